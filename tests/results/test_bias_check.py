@@ -1,13 +1,14 @@
-"""The checks say whether BA-DPO kept the bias out, and never call a failure a success."""
+"""The checks say whether BA-DPO removed the bias, why a result is empty, and which command comes next."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from badpo.results.bias_check import bias_findings, check_bias
+from badpo.results.bias_check import bias_findings, bias_verdicts, check_bias, outcome_of
 from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run
-from badpo.theory.summaries import cluster_mean
+from badpo.theory.summaries import Interval, cluster_mean, ratio_of_sums
+from tests.results.plain import plain
 
 N = 200
 LENGTH = {"attributes": [{"type": "length", "name": "length"}]}
@@ -15,42 +16,65 @@ NOISE = np.random.default_rng(0).normal(size=N)
 OWN = dict(
     zip(("dpo", "dpo_placebo", "pooled"), np.random.default_rng(1).normal(size=(3, N)), strict=True)
 )
+BIASED = {"level": 0.9, "offline": 0.9, "offline_low": 0.7, "offline_high": 1.1}
 
 
 def run(
-    arm: str, tilt: float | None, seed=42, tokens=20.0, drift=-0.05, typical=1.0, theta=None, fit=None
-):
-    """A run whose policy has about this tilt; what all policies share is larger than what is their own."""
+    arm: str,
+    tilt: float | None,
+    seed=42,
+    tokens=20.0,
+    drift=-0.05,
+    typical=1.0,
+    theta=None,
+    fit=None,
+    noise=0.3,
+    kl=0.03,
+    training=(1e-3, 100),
+    recipe=True,
+) -> Run:
+    """A run whose policy has about this tilt; the noise that policies share is larger than their own noise."""
     found: dict = {"by_prompt": {"tokens": {"sums": (tokens + NOISE).tolist(), "sizes": [1.0] * N}}}
+    found["tokens"] = {"mean": tokens, "se": 0.1}
     if tilt is not None:
-        sums = (tilt + NOISE + 0.3 * OWN[arm]) * typical**2
+        sums = (tilt + noise / 0.3 * NOISE + noise * OWN[arm]) * typical**2
         found["by_prompt"]["tilt/length"] = {"sums": sums.tolist(), "sizes": [typical**2] * N}
         unit = "coefficient per unit" if typical != 1 else "mean margin toward the attribute"
-        found["tilt"] = {"length": {"tilt": tilt, "unit": unit, "typical": typical}}
+        found["tilt"] = {"length": {"tilt": tilt, "unit": unit, "typical": typical, "n_comparisons": N}}
         found["log_ratio"] = {"per_token": drift, "se": 0.01}
+        found["kl"] = {"per_token": kl, "se": 0.01}
+    if training:
+        found["training"] = {"learning_rate": training[0], "steps": training[1]}
     found["theta"] = {"length": theta} if theta else {}
     parts = ["mean"] if arm == "pooled" else []
     bias = BiasContent.model_validate({"attributes": ["length"], "parts": parts, "extra": LENGTH})
-    config = {"learning_rate": 1e-3, "bias": {"fit": fit} if fit else {}}
-    return Run(Path(f"{arm}-s{seed}"), arm, seed, Readouts.model_validate(found), bias, config)
+    config = {"dataset_name": "../../votes.csv"} if recipe else {}
+    config["bias"] = {"fit": fit} if fit else {}
+    folder = Path("runs") / f"{arm}-s{seed}"
+    return Run(folder, arm, seed, Readouts.model_validate(found), bias, config)
 
 
 def suite(*runs: Run) -> MeasuredRuns:
     return MeasuredRuns("suite", runs, ())
 
 
-def three(dpo: float, placebo: float | None, pooled: float, **of_pooled) -> MeasuredRuns:
-    runs = [run("reference", None, seed=7, tokens=12.0), run("dpo", dpo, tokens=22.0)]
-    runs += [run("dpo_placebo", placebo, tokens=18.0)] if placebo is not None else []
-    return suite(*runs, run("pooled", pooled, **of_pooled))
+def three(dpo: float, placebo: float | None, pooled: float, all_runs=None, **of_pooled) -> MeasuredRuns:
+    shared = all_runs or {}
+    runs = [run("reference", None, seed=7, tokens=12.0), run("dpo", dpo, tokens=22.0, **shared)]
+    runs += [run("dpo_placebo", placebo, tokens=18.0, **shared)] if placebo is not None else []
+    return suite(*runs, run("pooled", pooled, **shared | of_pooled))
 
 
-def told(of: MeasuredRuns) -> str:
-    text = [
-        "\n".join([verdict.title, verdict.finding, *(": ".join(each) for each in verdict.sentences)])
-        for verdict in bias_findings(of)
+def text_of(runs: MeasuredRuns) -> str:
+    lines = [
+        "\n".join([finding.title, finding.finding, *(": ".join(each) for each in finding.sentences)])
+        for finding in bias_findings(runs)
     ]
-    return "\n".join(text).replace("\u00a0", " ").replace("\u2212", "-").replace("\u2019", "'")
+    return plain("\n".join([*bias_verdicts(runs), *lines]))
+
+
+def commands(runs: MeasuredRuns) -> list[str]:
+    return text_of(runs).split("`")[1::2]
 
 
 def test_differences_are_paired_by_prompt():
@@ -60,48 +84,99 @@ def test_differences_are_paired_by_prompt():
     assert (found.estimate, found.low) == pytest.approx((expected.estimate, expected.low))
     assert found.half_width < 0.5 * check.tilts["dpo"].interval.half_width
     assert check.target == "dpo_placebo"
+    share = check.arms["pooled"].share.interval
+    removed = 0.75 + 0.3 * (OWN["dpo"] - OWN["pooled"])
+    expected = ratio_of_sums(removed, 0.8 + 0.3 * (OWN["dpo"] - OWN["dpo_placebo"]))
+    assert (share.estimate, share.low) == pytest.approx((expected.estimate, expected.low))
+
+
+def interval(estimate: float, half: float) -> Interval:
+    return Interval(estimate, half / 2, estimate - half, estimate + half, 50)
+
+
+@pytest.mark.parametrize(
+    ("left", "half", "outcome"),
+    [
+        (-0.056, 0.02, "removed"),  # beyond the target by 7 % of DPO's excess
+        (-0.2, 0.15, "removed"),  # the interval reaches 6 %
+        (-0.2, 0.05, "overshoot"),
+        (-1.0, 0.05, "overshoot"),
+        (0.35, 0.3, "removed"),
+        (0.5, 0.1, "partly removed"),
+        (0.8, 0.1, "not nearer"),
+    ],
+)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_an_overshoot_lies_beyond_a_tenth_of_the_excess(left, half, outcome, direction):
+    assert outcome_of(interval(0.8 * direction, 0.1), interval(left * direction, half)) == outcome
 
 
 @pytest.mark.parametrize(
     ("tilts", "outcome", "share"),
     [
         ((0.9, 0.1, 0.15), "removed", 0.94),
-        ((0.9, None, 0.09), "removed", 0.9),  # minus zero, where no placebo is
+        ((0.9, None, 0.09), "removed", 0.9),  # minus the reference's zero, if there is no placebo
         ((0.9, 0.1, -0.4), "overshoot", 1.62),
         ((0.9, 0.1, 1.0), "not nearer", -0.12),
         ((0.22, 0.1, 0.15), "nothing to remove", None),  # an excess that may be below 0.1
-        ((0.15, 0.1, 0.6), "not nearer", None),  # a bias that no vote put there
+        ((0.15, 0.1, 0.6), "added", None),  # a bias that no vote has
         ((-0.9, -0.1, -0.12), "removed", 0.97),
     ],
 )
-def test_what_ba_dpo_did(tilts, outcome, share):
-    (check,) = check_bias(three(*tilts))
+def test_outcome_and_share(tilts, outcome, share):
+    runs = three(*tilts)
+    (check,) = check_bias(runs)
     found = check.arms["pooled"]
     assert found.outcome == outcome
     assert (found.share is None) == (share is None)
+    (verdict,) = bias_verdicts(runs)
     if share is not None:
-        assert found.share == pytest.approx(share, abs=0.08)
-    text = told(three(*tilts))
-    assert ("It removed" in text) == (outcome == "removed" and share is not None)
-    assert ("did not remove the bias" in text) == (outcome in ("overshoot", "not nearer"))
-    assert ("no share removed is given" in text) == (outcome == "nothing to remove" or tilts[0] == 0.15)
+        assert found.share.value == pytest.approx(share, abs=0.08)
+        is_success = outcome == "removed"
+        assert (f"{100 * found.share.value:.0f} %" in plain(verdict)) == is_success
+    assert ("0.1 log-odds" in text_of(runs)) == (share is None)
 
 
 LAGGING = {"level": 0.35, "implied": 0.96, "low": 0.8, "high": 1.12}
 
 
-def test_a_failure_says_why_and_what_to_change():
-    text = told(three(0.9, 0.1, 0.95, theta=LAGGING, fit="adam"))
-    assert (
-        "Theta ended at 0.35, but given the final policy the votes imply 0.96" in text
-        and "--bias_fit anchored" in text
-    )
-    assert "learned too slowly" in text
-    drifted = told(three(0.9, 0.1, 0.95, drift=-0.5))
-    assert "the policy drifted far from the reference" in drifted
-    assert "twice the max_steps" in told(three(0.9, 0.1, 0.95))
-    fine = told(three(0.9, 0.1, 0.12, theta=LAGGING | {"level": 0.9}, fit="adam"))
-    assert "should" not in fine
+def test_a_failure_says_why_and_gives_the_command():
+    lagging = three(0.9, 0.1, 0.95, theta=LAGGING, fit="adam")
+    assert "0.35" in text_of(lagging) and "0.96" in text_of(lagging)
+    config = "badpo train --config runs/pooled-s42/config.yaml"
+    assert commands(lagging) == [f"{config} --bias_fit anchored --output_dir runs-2 --compare"]
+    slower = f"{config} --learning_rate 0.0002 --output_dir runs-2 --compare"
+    for tilt in (-0.4, 0.95, 0.6):  # an overshoot, a failure and half a success
+        assert commands(three(0.9, 0.1, tilt)) == [slower]
+        assert commands(three(0.9, 0.1, tilt, training=None)) == []
+    drifted = text_of(three(0.9, 0.1, 0.95, drift=-0.5))
+    assert "0.3 nats per token" in drifted and slower in drifted
+    assert commands(three(0.9, 0.1, 0.12, theta=LAGGING | {"level": 0.9}, fit="adam")) == []
+
+
+NO_BIAS = {"level": 0.0, "offline": -0.08, "offline_low": -0.27, "offline_high": 0.1}
+
+
+def test_an_empty_result_has_a_reason_and_a_next_command():
+    """The votes show no bias; the evaluation is too small; training was too short; DPO did not learn the bias."""
+    none = three(0.12, 0.1, 0.1, {"theta": NO_BIAS})
+    assert "log-odds -0.08, 95 % confidence interval -0.27 to +0.10" in text_of(none)
+    assert commands(none) == ["badpo audit votes.csv"]
+    few = three(0.26, 0.1, 0.1, {"theta": BIASED, "noise": 0.9})
+    assert f"with {N} held-out comparisons" in text_of(few)
+    config = "badpo train --config runs/pooled-s42/config.yaml"
+    assert commands(few) == [f"{config} --held_out 0.3 --output_dir runs-2 --compare"]
+    short = three(0.0005, 0.0, 0.0001, {"theta": BIASED, "kl": 1e-6, "training": (1e-6, 20), "noise": 0})
+    (verdict,) = bias_verdicts(short)
+    assert all(text in verdict for text in ("20 steps", "1e-06", "nats per token"))
+    assert commands(short) == [f"{config} --learning_rate 1e-05 --output_dir runs-2 --compare"]
+    moved = three(0.02, 0.0, 0.0, {"theta": BIASED, "kl": 0.2, "noise": 0})
+    assert commands(moved) == [f"{config} --max_steps 300 --output_dir runs-2 --compare"]
+
+
+def test_small_effects_are_printed_with_enough_digits():
+    (check,) = check_bias(three(0.0013, 0.0, 0.0002, {"noise": 0}))
+    assert plain(check.number(0.0013)) == "+0.0013" and plain(check.number(-0.00021)) == "-0.0002"
 
 
 def test_small_units_have_a_small_threshold():
@@ -111,19 +186,30 @@ def test_small_units_have_a_small_threshold():
     assert check.small == pytest.approx(0.1 / 40) and check.unit == "coefficient per unit"
 
 
+def test_without_dpo_there_is_no_verdict_and_without_a_placebo_the_share_says_so():
+    alone = suite(run("pooled", 0.1))
+    assert bias_verdicts(alone) == [] and check_bias(alone)[0].arms["pooled"].outcome == "not compared"
+    assert commands(three(0.9, None, 0.09)) == [
+        "badpo train --config runs/pooled-s42/config.yaml --compare"
+    ]
+
+
 def test_the_length_that_bias_adds_is_apart_from_dpos_own_drift():
-    text = told(three(0.9, 0.1, 0.15))
-    assert "The votes' bias adds +4.0 tokens" in text and "own drift adds +6.0 tokens" in text
-    assert "own drift" not in told(three(0.9, None, 0.15))
-    remedy = "lower the learning rate first"
-    assert remedy not in text and remedy in told(three(0.9, 0.1, 0.15, drift=-0.4))
+    title = "Length of the answers"
+    text = text_of(three(0.9, 0.1, 0.15))
+    assert "+4.0 tokens" in text and "+6.0 tokens" in text and title in text
+    assert title not in text_of(three(0.9, None, 0.15))
+    without_bias = text_of(three(0.12, 0.1, 0.1, {"theta": NO_BIAS}))
+    assert "+6.0 tokens" in without_bias and "+4.0 tokens" not in without_bias
+    remedy = "Against the drift"
+    assert remedy not in text and remedy in text_of(three(0.9, 0.1, 0.15, {"drift": -0.4}))
 
 
 def test_several_seeds_are_paired_by_seed_and_other_rows_are_not_compared():
-    runs = [
-        run(arm, t + s / 100, seed=s) for arm, t in (("dpo", 0.9), ("pooled", 0.1)) for s in (1, 2, 3)
-    ]
+    tilts = (("dpo", 0.9), ("pooled", 0.1))
+    runs = [run(arm, t + s / 100, seed=s) for arm, t in tilts for s in (1, 2, 3)]
     (check,) = check_bias(suite(*runs))
     assert check.differences["pooled", "dpo"].values == pytest.approx([-0.8] * 3, abs=0.05)
+    assert len(check.arms["pooled"].share.values) == 3
     other = suite(run("dpo", 0.9), run("pooled", 0.1, typical=2.0))
     assert ("pooled", "dpo") not in check_bias(other)[0].differences

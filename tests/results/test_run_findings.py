@@ -9,6 +9,7 @@ from badpo.results.model_card import model_card
 from badpo.results.run_files import BiasContent, FirstMargin, MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_findings import anchor_sentences, quantities, quantity_findings
 from badpo.results.run_page import report_html
+from tests.results.plain import plain
 from tests.results.suites import changed, write_suite
 
 
@@ -33,7 +34,7 @@ def told_of(*runs: Run) -> list[str]:
     """The title, what DPO did, and a sentence for each other arm."""
     (verdict,) = quantity_findings(MeasuredRuns("suite", runs, ()))
     told = [verdict.title, verdict.finding, *(told for _, told in verdict.sentences)]
-    return [text.replace("\u00a0", " ").replace("\u2212", "-") for text in told]
+    return [plain(text) for text in told]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def told_of(*runs: Run) -> list[str]:
 )
 def test_the_shift_the_share_and_the_distance(dpo, pooled, told):
     title, finding, sentence = told_of(run("reference", 0.50), run("dpo", dpo), run("pooled", pooled))
-    assert (title, sentence) == ("woman-coded", f"BA-DPO (pooled) {told}.")
+    assert (title, sentence) == ("Answers: p(woman-coded)", f"BA-DPO (pooled) {told}.")
     assert finding == f"DPO moved p(woman-coded) from 0.50 to {dpo:.2f}."
 
 
@@ -54,11 +55,11 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
     runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
     _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
-    assert "includes zero (-0.02 to +0.10), so no share removed is given" in finding
-    assert of_dpo == f"DPO ended at 0.54{DISTANCE} +0.16; held-out gap +0.126 (+0.100 to +0.150)."
+    assert "includes zero (-0.015 to +0.095), so no share removed is given" in finding
+    assert of_dpo == f"DPO ended at 0.540{DISTANCE} +0.160; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
     assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
-        "The reference was not measured, so no shift and no share removed can be given.",
+        "The reference was not measured, so the shift of p(woman-coded) is not known.",
         "BA-DPO (pooled) ended at 0.55.",
     ]
     finding = told_of(runs[0], run("dpo", 0.54, se=0.02), run("pooled", 0.51))[1]
@@ -78,12 +79,32 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     means, length = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}, declared("length", "length")
     runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=length) for arm, mean in means.items()]
     title, finding, sentence = told_of(*runs)
-    assert (title, finding) == ("length", "DPO moved mean tokens from 288.6 to 384.5.")
+    expected = "Answers: mean tokens", "DPO moved mean tokens from 288.6 to 384.5."
+    assert (title, finding) == expected
     assert sentence.endswith("removed 51 % of that shift; distance to the reference +46.7.")
     words = {"words": {"rate": 212.0, "se": 3.0}}
     amount = run("dpo", bias=declared("length_words", "words"), generated=words)
     (quantity,) = quantities(MeasuredRuns("suite", (amount,), ()))
     assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
+
+
+def test_beside_a_placebo_no_share_is_relative_to_the_reference():
+    """The placebo moved away from the reference without any bias, so DPO may be nearer to the reference than BA-DPO."""
+    tilt = {"tilt": {"woman": {"tilt": 0.1}}}
+    runs = [
+        run(arm, rate, **tilt) for arm, rate in (("dpo", 0.6), ("dpo_placebo", 0.7), ("pooled", 0.7))
+    ]
+    finding = told_of(run("reference", 0.5), *runs)[1:]
+    assert len(finding) == 1 and "%" not in finding[0]
+    assert [value in finding[0] for value in ("0.50", "0.60", "0.70")] == [True] * 3
+    assert "moved further" in told_of(run("reference", 0.5), runs[0], runs[2])[2]
+
+
+def test_small_differences_are_visible_in_rates():
+    _, finding, sentence = told_of(
+        run("reference", 0.02, se=1e-4), run("dpo", 0.0213, se=1e-4), run("pooled", 0.0204)
+    )
+    assert "from 0.0200 to 0.0213" in finding and "removed 69 %" in sentence
 
 
 def learned(arm: str, config=None, **extra) -> Run:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,18 @@ import pytest
 
 from badpo.results.formatting import arm_order
 from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
-from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_figure
+from badpo.results.run_page import (
+    PAPERS_SHARE,
+    figures,
+    report_html,
+    style_of,
+    summary_table,
+    theta_figure,
+)
 from tests.browser import Browser, browser_program
+from tests.results import test_bias_check as planted
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
+from tests.results.plain import plain
 from tests.results.suites import changed, write_suite
 from tests.results.test_audit_page import SMALLEST, WIDER
 from tests.results.test_charts import level_place, ticks
@@ -105,12 +115,54 @@ def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
 def test_the_summary_table_withholds_what_does_not_apply(demo):
     groups, rows = summary_table(read_suite(demo))
     rows = dict(rows)
-    names = ("rate", "removed", "log-odds")
+    names = ("rate", "distance in log-odds", PAPERS_SHARE)
     assert [columns for _, columns in groups] == [names, names, ("gap", "KL")]
     told = [[value for value, _ in cells] for cells in rows["reference"]]
     assert told == [["0.52", "", ""], ["0.54", "", ""], ["", ""]]
-    assert rows["DPO"][0][1] == ("", "")
-    assert re.fullmatch(r"\d+\u00a0%", rows["pooled"][0][1][0])
+    assert rows["DPO"][0][2] == ("", "")
+    assert re.fullmatch(r"\d+\u00a0%", rows["pooled"][0][2][0])
+
+
+def test_the_verdict_against_the_placebo_stands_once_and_first():
+    """BA-DPO is farther from the reference than DPO in tokens, and still removed the bias."""
+    runs = planted.three(0.9, 0.1, 0.15, tokens=35.0)
+    html = report_html(runs)
+    text = plain(Page(html).text)
+    assert html.count('class="verdict"') == 1 < html.index('class="verdict"') < html.index("<figure>")
+    assert len(re.findall(r"removed 89 % \(95 % confidence interval", text)) == 1
+    assert "moved further" not in text and html.count(f">{PAPERS_SHARE}</th>") == 1
+    rows = dict(summary_table(runs)[1])
+    shares = {arm: rows[arm][0][2][0] for arm in ("DPO", "placebo", "pooled")}
+    assert plain(shares["pooled"]) == "-130 %" and shares["DPO"] == shares["placebo"] == ""
+    (panel,) = next(figure for figure in figures(runs) if figure.title == "Tilt").panels
+    assert drawn_value(panel[1]) == pytest.approx(0.1, abs=0.1)
+
+
+def test_what_is_missing_is_said_once_with_its_command():
+    """A script's run keeps the name of its folder, so DPO is trained alone and not together with the run again."""
+    html = report_html(planted.suite(planted.run("pooled", 0.1)))
+    command = "badpo train --config runs/pooled-s42/config.yaml --compare"
+    assert html.count("DPO was not trained") == 1 and f"<code>{command}</code>" in html
+    assert "<code>badpo evaluate runs/pooled-s42</code>" in html and 'class="verdict"' not in html
+    own = replace(planted.run("pooled", 0.1), folder=Path("out-bias/run"))
+    reference = planted.run("reference", None, seed=7)
+    html = report_html(planted.suite(reference, own))
+    command = "badpo train --config out-bias/run/config.yaml --bias none --compare dpo_placebo"
+    assert f"<code>{command}</code>" in html and "<code>badpo evaluate out-bias</code>" in html
+    assert "The reference was not measured" not in html
+    complete = report_html(planted.three(0.9, 0.1, 0.15))
+    assert 'class="notice"' not in complete
+
+
+def test_runs_with_the_same_arm_and_seed_stay_apart(tmp_path):
+    folder = write_suite(tmp_path / "own", arms=("pooled",))
+    (folder / "pooled-s42").rename(folder / "slow")
+    write_suite(tmp_path / "other", arms=("pooled",))
+    (tmp_path / "other" / "pooled-s42").rename(folder / "fast")
+    found = read_suite(folder)
+    assert found.arms == ("reference", "pooled", "pooled slow")
+    alone = read_suite(folder / "fast")
+    assert alone.arms == ("reference", "pooled")  # the reference beside the run
 
 
 @pytest.mark.slow

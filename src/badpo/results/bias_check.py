@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from badpo.results.formatting import (
@@ -12,7 +13,9 @@ from badpo.results.formatting import (
     REFERENCE,
     Finding,
     arm_label,
+    decimal_places,
     interval_text,
+    percent,
     sentence,
     signed,
 )
@@ -21,34 +24,43 @@ from badpo.theory.summaries import Interval
 
 # Log-odds. Shares of a smaller excess tilt are mostly noise, and a smaller error of theta is accepted.
 SMALL = 0.1
+TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
+HALF = 0.5  # a smaller share removed is called partly removed
+KL_OF_PAPER = 0.03  # nats per token between policy and reference in the paper's runs
 
-Outcome = Literal["removed", "overshoot", "not nearer", "nothing to remove"]
+Outcome = Literal[
+    "removed", "partly removed", "overshoot", "not nearer", "added", "nothing to remove", "not compared"
+]
+Reason = Literal["no bias", "few comparisons", "little training", "not learned"]
 _sentence = partial(sentence, "run_sentences.jinja")
 
 
 def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
     """Classify the tilt of an arm against DPO's excess tilt.
 
-    Both intervals are for the tilt of a policy minus the tilt of the target. "overshoot" means that the arm is on the
-    other side of the target and its interval excludes the target. "not nearer" means that the arm's tilt is at least
-    as far from the target as DPO's tilt. "nothing to remove" means that DPO's interval does not lie beyond ``small``.
+    Both intervals are for the tilt of a policy minus the tilt of the target. "overshoot" means that the arm's interval
+    lies on the other side of the target, beyond 10 % of DPO's excess. "not nearer" means that the arm's tilt is at
+    least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, the outcome is "nothing
+    to remove", or "added" if the arm's interval lies beyond ``small`` and its tilt is farther from the target.
 
     Examples
     --------
-    >>> dpo, arm = Interval(0.9, 0.1, 0.7, 1.1, 50), Interval(-0.3, 0.1, -0.5, -0.1, 50)
-    >>> outcome_of(dpo, arm), outcome_of(arm, dpo)
-    ('overshoot', 'overshoot')
-    >>> outcome_of(dpo, Interval(0.1, 0.1, -0.1, 0.3, 50)), outcome_of(dpo, Interval(1.0, 0.1, 0.8, 1.2, 50))
-    ('removed', 'not nearer')
+    >>> dpo = Interval(0.9, 0.1, 0.7, 1.1, 50)
+    >>> outcome_of(dpo, Interval(-0.3, 0.1, -0.5, -0.1, 50)), outcome_of(dpo, Interval(-0.06, 0.01, -0.08, -0.04, 50))
+    ('overshoot', 'removed')
+    >>> outcome_of(dpo, Interval(0.6, 0.1, 0.4, 0.8, 50)), outcome_of(dpo, Interval(1.0, 0.1, 0.8, 1.2, 50))
+    ('partly removed', 'not nearer')
     """
-    is_other_side = arm.estimate * dpo.estimate < 0
-    if is_large(arm, small) and abs(arm.estimate) >= abs(dpo.estimate) > 0:
-        return "overshoot" if is_other_side else "not nearer"
+    is_farther = abs(arm.estimate) >= abs(dpo.estimate)
     if not is_large(dpo, small):
-        return "nothing to remove"
-    if is_other_side and arm.excludes(0.0):
+        return "added" if is_farther and is_large(arm, small) else "nothing to remove"
+    direction = math.copysign(1.0, dpo.estimate)
+    nearest_end = max(direction * arm.low, direction * arm.high)  # NaN if the interval is not known
+    if nearest_end < -TOLERATED * abs(dpo.estimate):
         return "overshoot"
-    return "removed" if abs(arm.estimate) < abs(dpo.estimate) else "not nearer"
+    if is_farther:
+        return "not nearer"
+    return "removed" if abs(arm.estimate) <= HALF * abs(dpo.estimate) else "partly removed"
 
 
 def is_large(difference: Interval, small: float = SMALL) -> bool:
@@ -61,11 +73,11 @@ class ArmCheck:
     """The outcome of an arm that learns theta.
 
     ``share`` is the removed share of DPO's distance to the target; it is None if that distance is not large.
-    ``problems`` are sentences with remedies, and empty for a successful arm.
+    ``problems`` are sentences with the cause of a failure and the next command; they are empty for a successful arm.
     """
 
     outcome: Outcome
-    share: float | None
+    share: Estimate | None
     problems: tuple[str, ...]
 
 
@@ -88,6 +100,11 @@ class BiasCheck:
     arms: Mapping[str, ArmCheck]
 
     @property
+    def excess(self) -> Estimate | None:
+        """DPO's tilt minus the target's; None if DPO was not measured."""
+        return self.differences.get((DPO, self.target))
+
+    @property
     def target_label(self) -> str:
         """Display name of the target."""
         return arm_label(self.target)
@@ -95,11 +112,11 @@ class BiasCheck:
     @property
     def title(self) -> str:
         """Title with the attribute and the kind of comparisons."""
-        return f"Tilt toward {self.label}" + ", swap pairs" * (self.kind == "swap")
+        return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
-        """Format a tilt or a difference of tilts; small units need more digits."""
-        return signed(value, 2 if self.small >= SMALL else 4)
+        """Format a tilt or a difference of tilts with two significant digits of the largest one."""
+        return signed(value, decimal_places(one.value for one in self.differences.values()))
 
     def with_interval(self, found: Estimate) -> str:
         """Format a tilt with its 95 % confidence interval."""
@@ -122,31 +139,31 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
     target = PLACEBO if PLACEBO in tilts else REFERENCE
     learning = [arm for arm in tilts if suite.of(arm)[0].bias.parts]
     pairs = [(arm, target) for arm in (*learning, DPO)] + [(arm, DPO) for arm in learning]
-    pairs += [(PLACEBO, REFERENCE)] * (target == PLACEBO)
+    pairs += [(PLACEBO, REFERENCE)] if target == PLACEBO else []
     differences = {pair: found for pair in pairs if (found := suite.difference(*pair, key))}
     measured = [run.readouts.tilt[name] for run in suite.runs if name in run.readouts.tilt]
     typical, unit = (measured[0].typical, measured[0].unit) if measured else (1.0, "")
-    small, excess = SMALL / typical, differences.get((DPO, target))
-    arms = {
-        arm: _check_arm(suite, arm, name, small, excess, differences[arm, target])
-        for arm in learning
-        if (arm, target) in differences
-    }
-    return BiasCheck(name, suite.labels[name], kind, unit, small, target, tilts, differences, arms)
+    label, small = suite.labels[name], SMALL / typical
+    check = BiasCheck(name, label, kind, unit, small, target, tilts, differences, arms={})
+    arms = {arm: _check_arm(suite, check, arm) for arm in learning if (arm, target) in differences}
+    return replace(check, arms=arms)
 
 
-def _check_arm(
-    suite: MeasuredRuns, arm: str, name: str, small: float, excess: Estimate | None, left: Estimate
-) -> ArmCheck:
-    """Check an arm from DPO's distance to the target (``excess``) and its own distance (``left``)."""
-    problems = [told for run in suite.of(arm) if (told := _theta_problem(run, name, small))][:1]
-    if excess is None:
-        return ArmCheck("nothing to remove", None, tuple(problems))
-    outcome = outcome_of(excess.interval, left.interval, small)
-    if outcome in ("not nearer", "overshoot"):
-        causes = {"has_theta_problem": bool(problems), "is_drifting": suite.is_drifting(arm)}
-        problems.append(_sentence("failure", outcome=outcome, **causes))
-    share = 1 - left.value / excess.value if is_large(excess.interval, small) else None
+def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
+    """Check an arm from DPO's distance to the target and its own distance."""
+    reports = (_theta_problem(run, check.name, check.small) for run in suite.of(arm))
+    problems = [report for report in reports if report][:1]
+    if check.excess is None:
+        return ArmCheck("not compared", None, tuple(problems))
+    left = check.differences[arm, check.target]
+    outcome = outcome_of(check.excess.interval, left.interval, check.small)
+    if outcome not in ("removed", "nothing to remove") and not problems:
+        problems.append(
+            _sentence("failure", is_drifting=suite.is_drifting(arm), command=_slower(suite.of(arm)[0]))
+        )
+    share = None
+    if is_large(check.excess.interval, check.small):
+        share = suite.share_removed(arm, check.target, f"{check.kind}/{check.name}")
     return ArmCheck(outcome, share, tuple(problems))
 
 
@@ -157,29 +174,149 @@ def _theta_problem(run: Run, name: str, small: float) -> str:
     level, implied, low, high = (math.nan if value is None else value for value in values)
     if not abs(level - implied) > max(high - implied, implied - low, small):
         return ""
-    return _sentence("theta_problem", level=level, implied=implied, uses_adam=run.uses_adam)
+    command = _again(run, "--bias_fit", "anchored") if run.uses_adam else _slower(run)
+    return _sentence(
+        "theta_problem", level=level, implied=implied, uses_adam=run.uses_adam, command=command
+    )
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+def _again(run: Run, *options: str) -> str:
+    """Return the command that trains a run and its baselines with changed settings; empty if it has no recipe."""
+    if "dataset_name" not in run.config:
+        return ""
+    folder = run.shown_folder.parent
+    other = folder.with_name(f"{folder.name}-2") if folder.name else Path("runs-2")
+    return run.train_command(*options, "--output_dir", str(other), "--compare")
+
+
+def _slower(run: Run) -> str:
+    """Return the command that trains with a fifth of the learning rate; empty if the rate is not recorded."""
+    training = run.readouts.training
+    return _again(run, "--learning_rate", f"{training.learning_rate / 5:.1g}") if training else ""
+
+
+def _longer(run: Run, kl: float) -> str:
+    """Return the command that trains with a learning rate of which the divergence would be near the paper's."""
+    training = run.readouts.training
+    if training is None:
+        return ""
+    if kl > KL_OF_PAPER:
+        return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
+    # the divergence of a small change is proportional to the square of the change
+    factor = min(10.0, max(2.0, math.sqrt(KL_OF_PAPER / max(kl, 1e-9))))
+    return _again(run, "--learning_rate", f"{factor * training.learning_rate:.1g}")
 
 
 # -- in sentences ------------------------------------------------------------------------------------------------
 
 
+def bias_verdicts(suite: MeasuredRuns) -> list[str]:
+    """Return one sentence for each attribute and BA-DPO arm that says whether the arm removed the bias.
+
+    The verdict is about cross-group comparisons. There is no verdict without DPO.
+    """
+    return [
+        _verdict(suite, check, arm)
+        for check in check_bias(suite)
+        for arm in check.arms
+        if check.kind == "tilt" and check.excess
+    ]
+
+
 def bias_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return the checks as sentences: DPO's excess tilt, the result of each BA-DPO arm, and remedies."""
-    found = [_bias_finding(suite, check) for check in check_bias(suite)]
-    return [*found, *_length_finding(suite)]
+    """Return the checks as sentences: tilts, paired differences, remedies, and commands."""
+    findings = [finding for check in check_bias(suite) for finding in _bias_findings(suite, check)]
+    return [*findings, *_length_finding(suite)]
 
 
-def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
-    excess, sentences = check.differences.get((DPO, check.target)), []
-    is_beyond = excess is not None and is_large(excess.interval, check.small)
-    text = _sentence("excess", check=check, excess=excess, is_large=is_beyond)
+def _bias_findings(suite: MeasuredRuns, check: BiasCheck) -> list[Finding]:
+    if not check.arms:
+        return [
+            Finding(
+                check.title, _sentence("tilts", check=check, title="", left=None, minus_dpo=None), []
+            )
+        ]
+    findings = []
     for arm, found in check.arms.items():
+        run = suite.of(arm)[0]
         left, minus_dpo = check.differences[arm, check.target], check.differences.get((arm, DPO))
-        title = suite.of(arm)[0].title
-        told = _sentence("tilt", check=check, title=title, found=found, left=left, minus_dpo=minus_dpo)
-        sentences.append(("", told))
-        sentences += [("BA-DPO did not remove the bias", problem) for problem in found.problems]
-    return Finding(check.title, text, sentences)
+        text = _sentence("tilts", check=check, title=run.title, left=left, minus_dpo=minus_dpo)
+        sentences = []
+        if check.kind == "swap" and check.excess:
+            sentences.append(("", _verdict(suite, check, arm)))
+        if found.outcome in ("nothing to remove", "added"):
+            sentences.append(("Threshold", _sentence("threshold", check=check, small=SMALL)))
+        sentences += [("What to do", problem) for problem in found.problems]
+        if found.outcome == "nothing to remove":
+            sentences.append(("What to do", _next_step(suite, check, run)))
+        if check.target == REFERENCE and found.share is not None:
+            sentences.append(("Placebo", _sentence("no_placebo", command=suite.compare_command())))
+        findings.append(Finding(check.title, text, sentences))
+    return findings
+
+
+def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
+    """Return the sentence that says whether an arm removed the bias."""
+    found, share = check.arms[arm], check.arms[arm].share
+    reason = _reason(suite, check) if found.outcome == "nothing to remove" else None
+    return _sentence(
+        "verdict",
+        check=check,
+        outcome=found.outcome,
+        title=suite.of(arm)[0].title,
+        share=share and percent(share.value),
+        share_interval=share and _percent_interval(share.interval),
+        left=check.differences[arm, check.target],
+        reason=reason,
+        votes=_bias_in_votes(suite, check.name),
+        n_comparisons=_n_comparisons(suite, check),
+        kl=suite.estimate(DPO, "kl"),
+        training=next((run.readouts.training for run in suite.of(DPO)), None),
+    )
+
+
+def _percent_interval(share: Interval) -> str:
+    """Format the interval of a share without a percent sign at its lower end."""
+    return interval_text(share.low, share.high, percent).replace("\u00a0%", "", 1)
+
+
+def _reason(suite: MeasuredRuns, check: BiasCheck) -> Reason:
+    """Return why DPO has no large excess tilt."""
+    votes, excess = _bias_in_votes(suite, check.name), check.excess
+    if votes is not None and not is_large(votes):
+        return "no bias"
+    if excess is None or not abs(excess.value) < check.small:
+        return "few comparisons"
+    kl = suite.estimate(DPO, "kl")
+    return "not learned" if kl and kl.value > KL_OF_PAPER else "little training"
+
+
+def _bias_in_votes(suite: MeasuredRuns, name: str) -> Interval | None:
+    """Return the log-odds in the training votes that the response with the attribute wins."""
+    thetas = (run.readouts.theta.get(name, LearnedTheta()) for run in suite.runs)
+    return next((found for theta in thetas if (found := theta.bias_in_votes)), None)
+
+
+def _n_comparisons(suite: MeasuredRuns, check: BiasCheck) -> int | None:
+    tilts = (run.readouts.tilt.get(check.name) for run in suite.of(DPO))
+    return next((tilt.n_comparisons for tilt in tilts if tilt and check.kind == "tilt"), None)
+
+
+def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
+    """Return the sentence with the next command if DPO has no large excess tilt."""
+    reason, kl = _reason(suite, check), suite.estimate(DPO, "kl")
+    command = ""
+    if reason == "no bias" and run.shown_table:
+        command = f"badpo audit {run.shown_table}"
+    elif reason == "few comparisons":
+        share = run.config.get("held_out", 0.1)
+        command = _again(run, "--held_out", f"{min(0.5, 3 * share):g}")
+    elif kl is not None and reason != "no bias":
+        command = _longer(run, kl.value)
+    return _sentence("next_step", reason=reason, check=check, command=command)
 
 
 def _length_finding(suite: MeasuredRuns) -> list[Finding]:
@@ -188,12 +325,25 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
         suite.difference(DPO, PLACEBO, "tokens"),
         suite.difference(PLACEBO, REFERENCE, "tokens"),
     )
-    if not (bias and drift and any(map(suite.is_length, suite.labels))):
+    is_length = any(map(suite.is_length, suite.labels))
+    if not (bias and drift and is_length and (bias.interval.excludes(0) or drift.interval.excludes(0))):
         return []
-    text = _sentence("length", bias=bias, drift=drift, number=partial(signed, places=1))
-    remedy = "The policies\u2019 log-probabilities fell far below the reference\u2019s: lower the learning rate first."
-    is_drifting = any(map(suite.is_drifting, suite.arms))
-    return [Finding("Length: bias and drift", text, [("Against the drift", remedy)] * is_drifting)]
+    lengths = (check.excess for check in check_bias(suite) if suite.is_length(check.name))
+    if not any(excess and is_large(excess.interval) for excess in lengths):
+        bias = None  # the difference comes from the randomness of training and not from a bias
+    number = partial(signed, places=1)
+    drifting = [suite.of(arm)[0] for arm in suite.arms if suite.is_drifting(arm)]
+    sentences = []
+    if drifting:
+        command = next((_slower(run) for run in suite.runs if run.bias.parts), "")
+        sentences = [("Against the drift", _sentence("drift", command=command))]
+    return [
+        Finding(
+            "Length of the answers",
+            _sentence("length", bias=bias, drift=drift, number=number),
+            sentences,
+        )
+    ]
 
 
 def tilt_table(check: BiasCheck) -> list[list[str]]:

@@ -212,7 +212,16 @@ def page_templates() -> "jinja2.Environment":
         lstrip_blocks=True,
     )
     numbers = (count_text, decimal, interval_text, lean_text, p_value, percent, signed, with_interval)
-    texts = (attribute_definition, counted, kept_together, markdown_text, part_text, shown, with_code, wrapped)
+    texts = (
+        attribute_definition,
+        counted,
+        kept_together,
+        markdown_text,
+        part_text,
+        shown,
+        with_code,
+        wrapped,
+    )
     named = {function.__name__: function for function in (*numbers, *texts)}
     environment.globals |= named
     environment.filters |= named

@@ -430,7 +430,8 @@ class MeasuredRuns:
         """
         removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
         shares = {
-            seed: ratio_of_sums(removed[seed][0], excess[seed][0]) for seed in removed.keys() & excess.keys()
+            seed: ratio_of_sums(removed[seed][0], excess[seed][0])
+            for seed in removed.keys() & excess.keys()
         }
         return _combined(dict(sorted(shares.items())))
 
@@ -455,7 +456,9 @@ class MeasuredRuns:
         for run in self.runs:
             if "dataset_name" in run.config and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
-                own = ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO]
+                own = (
+                    ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO]
+                )
                 return run.train_command(*own)
         return ""
 

@@ -1,4 +1,4 @@
-"""Findings about trained runs in sentences: the shift by DPO, the share that each arm removed, and anchors.
+"""Findings about trained runs in sentences: rates and lengths of the answers of each arm, and anchors.
 
 `run_sentences.jinja` has the sentences; this module decides which of them apply.
 """
@@ -16,6 +16,7 @@ from badpo.results.formatting import (
     attribute_label,
     count_text,
     decimal,
+    decimal_places,
     sentence,
     signed,
 )
@@ -72,23 +73,23 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
 class Quantity:
     """A quantity that DPO may change: the rate of an attribute, or an amount such as the length of answers.
 
-    ``label`` is the display name of the attribute, ``symbol`` the notation of the quantity, and ``place`` its path in
-    the readouts.
+    ``symbol`` is the notation of the quantity, ``place`` its path in the readouts, and ``places`` its number of decimal
+    places, which is enough for the differences between the arms.
     """
 
     attribute: str
-    label: str
     symbol: str
     place: tuple[str, ...]
     is_rate: bool
+    places: int
 
     def number(self, value: float | None) -> str:
         """Format a value of this quantity."""
-        return decimal(value, 2 if self.is_rate else 1)
+        return decimal(value, self.places)
 
     def difference(self, value: float | None) -> str:
         """Format a difference of two values; differences of rates are in log-odds."""
-        return signed(value, 2 if self.is_rate else 1)
+        return signed(value, self.places)
 
 
 def quantities(suite: MeasuredRuns) -> list[Quantity]:
@@ -97,15 +98,43 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     for name, label in labels.items():
         is_rate = not is_continuous(configs[name])
         symbol = f"p({label})" if is_rate else f"mean {label}"
-        found.append(Quantity(name, label, symbol, ("best_rates", name), is_rate))
+        found.append(_quantity(suite, name, symbol, ("best_rates", name), is_rate))
     if name := next(filter(suite.is_length, labels), ""):
-        found.append(Quantity(name, labels[name], "mean tokens", ("tokens",), False))
+        found.append(_quantity(suite, name, "mean tokens", ("tokens",), False))
     return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
 
 
+def _quantity(
+    suite: MeasuredRuns, name: str, symbol: str, place: tuple[str, ...], is_rate: bool
+) -> Quantity:
+    """Return a quantity whose decimal places show how far the farthest arm is from the first one."""
+    known = [found.value for arm in suite.arms if (found := suite.estimate(arm, *place))]
+    distances = [value - known[0] for value in known]
+    return Quantity(name, symbol, place, is_rate, decimal_places(distances, least=2 if is_rate else 1))
+
+
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return one finding for each measured quantity."""
-    return [_quantity_finding(suite, quantity) for quantity in quantities(suite)]
+    """Return one finding for each measured quantity.
+
+    If the tilt of a placebo was measured, the finding only lists the values, because the placebo and not the reference
+    is the standard of comparison.
+    """
+    has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
+    finding = _values_finding if has_placebo else _quantity_finding
+    return [finding(suite, quantity) for quantity in quantities(suite)]
+
+
+def _values_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
+    entries = [
+        (suite.of(arm)[0].title, found.value)
+        for arm in suite.arms
+        if (found := suite.estimate(arm, *quantity.place))
+    ]
+    return Finding(_title(quantity), _sentence("values", quantity=quantity, entries=entries), [])
+
+
+def _title(quantity: Quantity) -> str:
+    return f"Answers: {quantity.symbol}"
 
 
 def _quantity_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
@@ -132,4 +161,4 @@ def _quantity_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
         )
         for arm in arms
     ]
-    return Finding(quantity.label, text, [("", sentence) for sentence in sentences])
+    return Finding(_title(quantity), text, [("", sentence) for sentence in sentences])

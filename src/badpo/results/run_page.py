@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from badpo import __version__
-from badpo.data.files import RUN_RECIPE, write_atomically
+from badpo.data.files import write_atomically
 from badpo.data.privacy import is_about_single_people
-from badpo.results.bias_check import bias_findings, check_bias, tilt_table
+from badpo.results.bias_check import BiasCheck, bias_findings, bias_verdicts, check_bias, tilt_table
 from badpo.results.charts import (
     DotPanel,
     DotRow,
@@ -32,14 +32,16 @@ from badpo.results.formatting import (
     interval_text,
     page,
     percent,
+    sentence,
     shown,
     signed,
 )
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.run_findings import anchor_of_run, anchor_sentences, quantities, quantity_findings
 
-RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
+TILT_TITLE, RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Tilt", "Attribute rates", "Length and amounts")
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
+_sentence = partial(sentence, "run_sentences.jinja")
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
@@ -57,8 +59,8 @@ def write_report(sources: MeasuredRuns | Path | Sequence[Path], page: Path, text
 
 def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
     """Return the page about measured runs as HTML text."""
-    drawn = figures(suite)
-    first = (suite.of(arm)[0] for arm in suite.arms)
+    drawn, checks = figures(suite), check_bias(suite)
+    first = [suite.of(arm)[0] for arm in suite.arms]
     groups, rows = summary_table(suite)
     return page(
         "page",
@@ -66,15 +68,16 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
         arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
         seeds=suite.seeds,
         labels=[*suite.labels.values()],
-        tilts=[(check, tilt_table(check)) for check in check_bias(suite)],
-        verdicts=[*bias_findings(suite), *quantity_findings(suite)],
+        tilts=[(check, tilt_table(check)) for check in checks],
+        verdicts=bias_verdicts(suite),
+        findings=[*bias_findings(suite), *quantity_findings(suite)],
         anchors=anchor_sentences(suite),
         groups=groups,
         rows=rows,
         opening=[f for f in drawn if f.title in _OPENING],
         figures=[f for f in drawn if f.title not in _OPENING],
         answers=suite.answers() if texts else [],
-        compare="" if DPO in suite.arms else _compare_command(suite),
+        missing=missing_arms(suite),
         gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
         is_planted=suite.is_planted,
         has_placebo=PLACEBO in suite.arms,
@@ -84,17 +87,22 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
     )
 
 
-def _compare_command(suite: MeasuredRuns) -> str:
-    """Return the command that trains DPO for comparison with the first run; empty if no run has a recipe."""
-    for run in suite.runs:
-        if "dataset_name" in run.config and run.bias.parts:
-            place = run.folder.name if run.folder.is_absolute() else str(run.folder)
-            return shlex.join(["badpo", "train", "--config", f"{place}/{RUN_RECIPE}", "--compare"])
-    return ""
+def missing_arms(suite: MeasuredRuns) -> list[str]:
+    """Return a sentence with the next command for the reference and for DPO, if they are not on the page."""
+    sentences = []
+    run = next((run for run in suite.runs if run.arm != REFERENCE), None)
+    if run and REFERENCE not in suite.arms:
+        measure = f"badpo evaluate {shlex.quote(str(run.shown_folder))}"
+        sentences.append(_sentence("no_reference", command=measure))
+    if run and DPO not in suite.arms:
+        parent = shlex.quote(str(run.shown_folder.parent))
+        sentences.append(_sentence("no_dpo", command=suite.compare_command(), folder=parent))
+    return sentences
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
+PAPERS_SHARE = "removed (paper)"
 # A value and its 95 % confidence interval as texts; empty if they do not apply or are not known.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
@@ -104,7 +112,8 @@ Columns = list[tuple[str, tuple[str, ...]]]  # name of each group and names of i
 def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
     """Return the column groups, and the cells of every arm; a dash marks a value that was not measured."""
     found = quantities(suite)
-    rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
+    rate = ("rate", "distance in log-odds", PAPERS_SHARE)
+    mean = ("mean", "distance", PAPERS_SHARE)
     groups = [(_with_n(suite, q.symbol, *q.place), rate if q.is_rate else mean) for q in found]
     gaps = [("heldout", name) for name in ("any", *suite.labels)]
     told = (place for place in gaps if any(suite.estimate(arm, *place) for arm in suite.arms))
@@ -115,8 +124,8 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
         for q in found:
             removal = suite.removal(arm, q.is_rate, *q.place)
             value = _cell(suite.estimate(arm, *q.place), q.number)
-            share = _NOTHING if arm == DPO else _cell(removal.share, percent)
-            cells.append([value, share, _cell(removal.distance, q.difference)])
+            share = _NOTHING if arm in (DPO, PLACEBO) else _cell(removal.share, percent)
+            cells.append([value, _cell(removal.distance, q.difference), share])
         gap, kl = suite.estimate(arm, *of_gap), suite.estimate(arm, "kl")
         cells.append([_cell(gap, _signed_three), _cell(kl, _three)])
         if arm == REFERENCE:
@@ -169,7 +178,7 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Return all figures for which the runs have data, in the order of the page."""
-    drawn = [_quantity_figure(suite, is_rate) for is_rate in (True, False)]
+    drawn = [_tilt_figure(suite), *(_quantity_figure(suite, is_rate) for is_rate in (True, False))]
     for draw in (theta_figure, _gap_figure, _votes_figure):
         drawn.append(draw(suite))
     return [figure for figure in drawn if figure]
@@ -228,6 +237,24 @@ def _interval_note(suite: MeasuredRuns) -> str:
         f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % confidence interval (Student\u2019s t over seeds; the "
         f"reference, a single run, over prompts); ticks: each seed ({', '.join(map(str, suite.seeds))})."
     )
+
+
+def _tilt_figure(suite: MeasuredRuns) -> Figure | None:
+    panels = [_tilt_panel(suite, check) for check in check_bias(suite)]
+    return dot_figure(TILT_TITLE, panels, _interval_note(suite))
+
+
+def _tilt_panel(suite: MeasuredRuns, check: BiasCheck) -> DotPanel:
+    """Return a panel with the tilt of every trained arm; the dashed line is the tilt of the target."""
+    rows = []
+    for arm, found in check.tilts.items():
+        ends, name = (found.interval.low, found.interval.high), arm_label(arm)
+        several = found.values if len(found.values) > 1 else ()
+        n = suite.count("tilt", check.name, arm=arm) if check.kind == "tilt" else ""
+        rows.append(DotRow(name, (Mark(found.value, name, style_of(suite, arm), *ends, several, n),)))
+    target = check.tilts.get(check.target)
+    level = Level(target.value if target else 0.0, check.target_label)
+    return DotPanel(check.title, rows, f"{check.title} by arm", "log-odds", level, number=check.number)
 
 
 def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
