@@ -50,7 +50,7 @@ def demo(
 
     The demo takes minutes and needs no GPU and no network.
     """
-    from badpo_paper.datasets import demo_votes, lean_lines
+    from badpo_paper.datasets import describe_bias, make_demo_dataset
     from badpo_paper.suites import Corpus
 
     for module in TRAIN:
@@ -58,10 +58,12 @@ def demo(
             raise ModuleNotFoundError(name=module)  # reported like a failed import
     if not as_json:
         # printed before the training libraries are loaded, which takes seconds
-        options.say("\n".join(lean_lines(demo_votes(Corpus("signed", "demo", data_seed)).judgments)))
-    numbers = parsed_seeds(seeds)
+        options.say(
+            "\n".join(describe_bias(make_demo_dataset(Corpus("signed", "demo", data_seed)).judgments))
+        )
+    numbers = parse_seeds(seeds)
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        from badpo_paper.reproduce import demo_tables, run_demo
+        from badpo_paper.reproduce import format_demo_tables, run_demo
 
         summaries = run_demo(out, numbers, progress, model, data_seed)
 
@@ -72,10 +74,10 @@ def demo(
             f"# The demo over training seeds, data seed {data_seed}\n\n"
             f"Printed by `badpo demo {' '.join(asked)} --results {results}`. The votes are the same for all training "
             f"seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change the "
-            f"second digit of a rate.\n\n{HISTORY}\n\n{demo_tables(out, numbers)}\n"
+            f"second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers)}\n"
         )
         write_atomically(results, text.encode())
-    shown = f"{demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"
+    shown = f"{format_demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"
     options.tell(as_json, summaries[0] if len(summaries) == 1 else summaries, shown)
 
 
@@ -113,10 +115,10 @@ def reproduce(
     known("suite", suite, [*SUITES, "all"])
     import transformers
 
-    from badpo_paper.reproduce import asked_for, results_page, run_suites
+    from badpo_paper.reproduce import format_page, make_reproduction, run_suites
     from badpo_paper.schedule import plan
 
-    asked = asked_for(suite, scale, parsed_seeds(seeds), out, data, data_seed)
+    asked = make_reproduction(suite, scale, parse_seeds(seeds), out, data, data_seed)
     if dry_run:
         planned = plan(asked)
         states, width = planned["states"], max(map(len, planned["states"]))
@@ -138,7 +140,7 @@ def reproduce(
     tables = "\n\n".join(result.text() for result in found)
     # print the tables first, so that they are not lost if the page cannot be written
     options.tell(as_json, [result.to_json() for result in found], tables)
-    write_atomically(page, results_page(found, command).encode())
+    write_atomically(page, format_page(found, command).encode())
     if not as_json:
         options.say(f"\npage: {page}")
 
@@ -235,16 +237,16 @@ def corpus_style(
 
 def _tell(write: Callable[[], PublicCorpus], out: Path, source: Path | None, as_json: bool) -> None:
     """Write a corpus, and print its statistics, the published statistics and the number of excluded rows."""
-    from badpo_paper.corpora.published import gate_table
+    from badpo_paper.corpora.published import format_statistics
 
     options.announce("from the Hub" if source is None else source, as_json)
     rows, left_out = write()
     reasons = [f"excluded, {reason}: {n:,}" for reason, n in left_out.items()]
     told = {"out": out, "gate": [row.to_json() for row in rows], "left_out": left_out}
-    options.tell(as_json, told, "\n".join([*gate_table(rows), *reasons, str(out)]))
+    options.tell(as_json, told, "\n".join([*format_statistics(rows), *reasons, str(out)]))
 
 
-def parsed_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     """Training seeds from a text with commas. A repeated seed is an error: an interval counts every run once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):

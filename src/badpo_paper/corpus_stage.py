@@ -63,7 +63,7 @@ class CorpusStage(Stage):
         return kept_reference(self.reference, self.train, self.reference.arguments(), self.responses)
 
 
-def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
+def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
     """Stage of a corpus before its reference is trained. The function writes no files.
 
     Raises
@@ -110,7 +110,7 @@ def open_stage(
     corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
 ) -> CorpusStage:
     """Stage of a corpus. The function trains the reference if ``folder`` does not contain the reference."""
-    stage = unopened_stage(corpus, scale, data, folder)
+    stage = prepare_stage(corpus, scale, data, folder)
     is_kept = stage.kept_reference() is not None
     if not is_kept:
         if corpus.model in scale.shapes:
@@ -142,7 +142,7 @@ IN_RECIPE = {"bias", "warm_start", "gold"}
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
-def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
+def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
     """Recipe of a condition at a seed: the stage's keys, the arm's bias term and the condition's overrides."""
     changed = dict(condition.overrides)
     keys = {
@@ -161,10 +161,10 @@ def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) ->
         keys["objective"] = {"name": arm.objective, **arm.settings}
     if changed.get("use_peft"):
         keys["dtype"] = stage.scale.lora_dtype
-    return with_checkpoints(read_recipe(overrides={**keys, **changed}))
+    return add_checkpoints(read_recipe(overrides={**keys, **changed}))
 
 
-def with_checkpoints(recipe: Recipe) -> Recipe:
+def add_checkpoints(recipe: Recipe) -> Recipe:
     """The recipe with four checkpoints, evenly spaced over the training steps."""
     steps = {"save_steps": max(1, recipe.training["max_steps"] // 4)}
     return replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
@@ -175,11 +175,13 @@ def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage)
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
     votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
-    seen = arm_judgments(arm, declared(votes, condition.declared), args.seed, stage.tokenizer, *limits)
-    return Prepared(seen, arm_bias(arm, seen), facts=method_facts(arm))
+    seen = select_arm_judgments(
+        arm, declared(votes, condition.declared), args.seed, stage.tokenizer, *limits
+    )
+    return Prepared(seen, make_arm_bias(arm, seen), facts=collect_method_facts(arm))
 
 
-def method_facts(arm: Arm) -> Json:
+def collect_method_facts(arm: Arm) -> Json:
     """Settings of an arm that its recipe and votes do not contain and that differ from the defaults."""
     # a recipe cannot name the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
@@ -191,7 +193,7 @@ def method_facts(arm: Arm) -> Json:
     }
 
 
-def adjusted_arm(arm: Arm, stage: CorpusStage) -> Arm:
+def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """Arm with the settings that depend on the stage.
 
     A penalty per token is multiplied, so that it has the paper's effect on this scale's shorter answers. The placebo
@@ -201,10 +203,10 @@ def adjusted_arm(arm: Arm, stage: CorpusStage) -> Arm:
         return replace(arm, votes="given", objective="placebo")
     if not stage.scale.scales_penalty or not arm.fixed:
         return arm
-    return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+    return replace(arm, fixed=arm.fixed * compute_penalty_factor(stage))
 
 
-def penalty_factor(stage: CorpusStage) -> float:
+def compute_penalty_factor(stage: CorpusStage) -> float:
     """Mean tokens of the paper's reference, divided by the mean tokens of this reference's training responses."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
@@ -215,7 +217,7 @@ def penalty_factor(stage: CorpusStage) -> float:
 # -- judgments of an arm ----------------------------------------------------------------------------------------------
 
 
-def arm_judgments(
+def select_arm_judgments(
     arm: Arm,
     judgments: Judgments,
     seed: int,
@@ -227,7 +229,7 @@ def arm_judgments(
     if arm.declared == "first":
         judgments = declared(judgments, judgments.attribute_names[0])
     if arm.declared == "length_tokens":
-        length = response_tokens(tokenizer, max_length, max_prompt_length)
+        length = make_token_attribute(tokenizer, max_length, max_prompt_length)
         judgments = judgments.with_attributes([length])
     if arm.identities == "shuffled":
         annotator = np.random.default_rng(seed).integers(judgments.n_annotators, size=judgments.n_votes)
@@ -235,7 +237,7 @@ def arm_judgments(
     return judgments
 
 
-def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
+def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
     """Bias term of an arm with a fixed part of theta. If None, the trainer builds the arm's variant."""
     if not arm.fixed:
         return None
@@ -247,7 +249,7 @@ def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
     )
 
 
-def response_tokens(tokenizer, max_length: int | None, max_prompt_length: int | None) -> Attribute:
+def make_token_attribute(tokenizer, max_length: int | None, max_prompt_length: int | None) -> Attribute:
     """Number of tokens of a response in training: truncated by the paper's encoding, with the end-of-text token."""
     limits = {"max_length": max_length, "max_prompt_length": max_prompt_length}
 

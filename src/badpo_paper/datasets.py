@@ -21,7 +21,7 @@ from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.results.formatting import lean_text, percent
 from badpo.theory import Floats
 from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
-from badpo_paper.corpora.published import GateRow, Source, compared, gate_table
+from badpo_paper.corpora.published import PublishedStatistic, Source, compared, format_statistics
 from badpo_paper.suites import Corpus
 
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
@@ -45,7 +45,7 @@ class Dataset:
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
     held_out: float
-    gate: tuple[GateRow, ...] = ()
+    gate: tuple[PublishedStatistic, ...] = ()
     placebo: Judgments | None = None
 
     def split(self) -> tuple[Judgments, Judgments]:
@@ -58,26 +58,26 @@ class Dataset:
         return self.placebo.split(self.held_out, seed=0)[0]
 
 
-def votes_before(judgments: Judgments) -> Json:
+def measure_votes(judgments: Judgments) -> Json:
     """Log-odds and shares of every declared attribute in the votes."""
     found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
     return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
 
 
-def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
+def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
     """Lines that compare the statistics of public corpora with the published statistics. Equal tables appear once."""
     gates = dict.fromkeys(dataset.gate for dataset in datasets if dataset.gate)
     title = "statistics of the votes before training:"
-    return [line for gate in gates for line in (title, *gate_table(gate))]
+    return [line for gate in gates for line in (title, *format_statistics(gate))]
 
 
-def lean_lines(judgments: Judgments) -> list[str]:
+def describe_bias(judgments: Judgments) -> list[str]:
     """Lines with the bias of the votes before training: the log-odds of the pool for each attribute."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
     ]
-    for name, row in votes_before(judgments).items():
+    for name, row in measure_votes(judgments).items():
         wins = f"chosen in {percent(row['carrier_wins'])} of the {row['n_cross']:,} votes"
         lines.append(
             f"  toward {name}: {wins} in which only one response has it, log-odds {lean_text(row)}"
@@ -88,28 +88,34 @@ def lean_lines(judgments: Judgments) -> list[str]:
 # -- corpora of a scale -----------------------------------------------------------------------------------------------
 
 
-def bundled_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
+def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
     """Bundled answers: signed with names, or with votes on length and Markdown. A file can replace the latter votes."""
     if corpus.kind == "signed":
-        return bundled_signed(N_PAIRS, corpus.data_seed)
-    return bundled_style(N_STYLE_PAIRS, corpus.data_seed) if data is None else own_style(data)
+        return make_signed_dataset(N_PAIRS, corpus.data_seed)
+    return (
+        make_style_dataset(N_STYLE_PAIRS, corpus.data_seed) if data is None else read_style_dataset(data)
+    )
 
 
-def demo_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
+def make_demo_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
     """Signed bundled answers of the demo."""
-    return bundled_signed(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
+    return make_signed_dataset(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
 
 
-def public_votes(corpus: Corpus, data: Path | None) -> Dataset:
+def load_public_dataset(corpus: Corpus, data: Path | None) -> Dataset:
     """Public corpora, from the Hub or from a local file with the same schema."""
-    return public_signed(data, corpus.data_seed) if corpus.kind == "signed" else public_style(data)
+    return (
+        load_signed_dataset(data, corpus.data_seed)
+        if corpus.kind == "signed"
+        else load_style_dataset(data)
+    )
 
 
 # -- signed pairs -----------------------------------------------------------------------------------------------------
 
 
 @cache
-def bundled_signed(
+def make_signed_dataset(
     n_pairs: int, data_seed: int, held_out: float = HELD_OUT, n_prompts: int | None = None
 ) -> Dataset:
     """Signed bundled answers with simulated votes, and prompts that ask for a signature.
@@ -131,14 +137,14 @@ def bundled_signed(
 
 
 @cache
-def public_signed(path: Path | None, data_seed: int) -> Dataset:
+def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
     """Signed-UltraFeedback, with pairs from the Hub or from a local file with the schema of ``train_prefs``.
 
     If a file is given, the evaluation prompts are other rows of this file, after the training rows.
     """
-    pairs = _drawn_pairs(path)
+    pairs = _draw_pairs(path)
     corpus = signed.build(pairs, seed=data_seed)
-    apart = set(pairs["prompt"]) | (set(public_fresh(path)) if path else set())
+    apart = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
     # the published statistics are of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
@@ -147,21 +153,21 @@ def public_signed(path: Path | None, data_seed: int) -> Dataset:
 
 
 @cache
-def _drawn_pairs(path: Path | None) -> pd.DataFrame:
+def _draw_pairs(path: Path | None) -> pd.DataFrame:
     """Scored pairs of UltraFeedback, which are the same for all data seeds."""
     return ultrafeedback.scored_pairs(path).pairs
 
 
-def bundled_fresh(data: Path | None) -> tuple[str, ...]:
+def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
     """Bundled questions that are not in another part of the corpora."""
     return tuple(bundled.fresh_prompts())
 
 
 @cache
-def public_fresh(data: Path | None) -> tuple[str, ...]:
+def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
     """Questions of UltraFeedback after the rows of the corpus: 3,000 for training and 300 for estimating the tilt."""
     drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
-    known = set(_drawn_pairs(data)["prompt"])
+    known = set(_draw_pairs(data)["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
 
 
@@ -169,7 +175,7 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 
 
 @cache
-def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
+def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
     """Bundled answers with simulated votes that are biased toward length and Markdown, and held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     found = _style(corpus.judgments, corpus.planted_theta, held_out)
@@ -177,7 +183,7 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> D
 
 
 @cache
-def own_style(path: Path) -> Dataset:
+def read_style_dataset(path: Path) -> Dataset:
     """Votes of a table, with length and Markdown declared. If held-out prompts are few, each is repeated."""
     found = _style(Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()]), None, HELD_OUT)
     return replace(found, prompts=found.prompts * (N_EVALUATION // len(found.prompts)))
@@ -193,7 +199,7 @@ def _style(judgments: Judgments, planted: Floats | None, held_out: float) -> Dat
 
 
 @cache
-def public_style(path: Path | None) -> Dataset:
+def load_style_dataset(path: Path | None) -> Dataset:
     """MultiPref, from the Hub or from a local file with the same schema."""
     corpus = multipref_votes.load(path)
     prompts = multipref_votes.evaluation_prompts(corpus.judgments)
@@ -207,7 +213,7 @@ def public_style(path: Path | None) -> Dataset:
 class PublicCorpus(NamedTuple):
     """Statistics of a written public corpus, and the number of excluded rows for each reason."""
 
-    rows: tuple[GateRow, ...]
+    rows: tuple[PublishedStatistic, ...]
     left_out: dict[str, int]
 
 

@@ -43,7 +43,7 @@ from badpo.runs.run import (
 from badpo.theory import Floats, Ints
 from badpo.training.recipe import Recipe
 from badpo_paper.arms import Arm
-from badpo_paper.corpus_stage import CorpusStage, with_checkpoints
+from badpo_paper.corpus_stage import CorpusStage, add_checkpoints
 from badpo_paper.run_readouts import measure_run
 
 RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
@@ -79,7 +79,7 @@ class AnnotatorWeights(VoteWeights):
 # -- initial types of the annotators ----------------------------------------------------------------------------------
 
 
-def vote_table(judgments: Judgments) -> csr_array:
+def make_vote_table(judgments: Judgments) -> csr_array:
     """Signs of the votes, shape (n_comparisons, n_annotators). An annotator's first vote on a comparison counts."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
@@ -88,7 +88,7 @@ def vote_table(judgments: Judgments) -> csr_array:
     return csr_array((votes["sign"].to_numpy(float), places), shape=shape)
 
 
-def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
+def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
     """Cluster the annotators into types whose members agree with each other. Type 0 contains the first annotator.
 
     The agreement of two annotators is the mean product of their votes on common comparisons. The agreement matrix is
@@ -128,7 +128,7 @@ def _sides(margins: ArrayLike, judgments: Judgments) -> Floats:
     return votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
 
 
-def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
+def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
     r"""E-step: posterior probability of each type for each annotator, from the likelihood of the annotator's votes.
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
@@ -148,7 +148,7 @@ def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLik
     return gamma / gamma.sum(axis=1, keepdims=True)
 
 
-def minmax_weights(log_ratios: ArrayLike) -> Floats:
+def solve_minmax(log_ratios: ArrayLike) -> Floats:
     r"""Weights of the mixture of type policies that minimizes the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
@@ -166,7 +166,7 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
     --------
     The first type loses three times as much under the other type's policy, so its policy gets three times the weight:
 
-    >>> minmax_weights([[3.0, 0.0], [1.0, 2.0]]).round(4)
+    >>> solve_minmax([[3.0, 0.0], [1.0, 2.0]]).round(4)
     array([0.75, 0.25])
     """
     rewards = np.asarray(log_ratios, float)
@@ -186,7 +186,7 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
     return weights / weights.sum()
 
 
-def mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
+def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
     r"""Logit of the probability of each vote under its annotator's types; positive if the vote is predicted.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
@@ -234,7 +234,7 @@ def fit_types(
     """Fit annotator types and one policy per type by expectation maximization.
 
     Returns the type probabilities of every annotator and the run folders of the policies. The fit starts from
-    `agreement_types`. The votes of each annotator are divided into two halves. A round trains on one half and
+    `cluster_annotators`. The votes of each annotator are divided into two halves. A round trains on one half and
     estimates the probabilities from the other half; the next round exchanges the halves. After the last round, the
     policies are trained on all votes with all steps. A round writes its probabilities to ``round<r>.json`` and
     deletes its policies. After an interruption, the next call continues after the last complete round. The settings
@@ -246,9 +246,9 @@ def fit_types(
     BA-DPO, Appendix `app:baselines`; Chidambaram et al. (2024).
     """
     n_types = int(settings["n_types"])
-    start = agreement_types(vote_table(judgments), n_types, seed)
+    start = cluster_annotators(make_vote_table(judgments), n_types, seed)
     probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
-    half = vote_halves(judgments.votes["annotator"].to_numpy(), seed)
+    half = split_votes(judgments.votes["annotator"].to_numpy(), seed)
 
     def trained(prefix: str, seen: Judgments, share: float) -> list[Path]:
         folders = [folder / f"{prefix}{k}" for k in range(n_types)]
@@ -264,14 +264,14 @@ def fit_types(
         seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
         folders = trained(f"round{number}-type", seen, float(settings["round_share"]))
         u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
-        probabilities = type_probabilities(u, unseen, probabilities.mean(axis=0))
+        probabilities = estimate_probabilities(u, unseen, probabilities.mean(axis=0))
         write_json(file, {"probabilities": probabilities.tolist()}, private=True)
         for of_type in folders:
             shutil.rmtree(of_type)
     return probabilities, trained("type", judgments, 1.0)
 
 
-def vote_halves(annotator: Ints, seed: int) -> Ints:
+def split_votes(annotator: Ints, seed: int) -> Ints:
     """Divide each annotator's votes at random into halves 0 and 1. If the number is odd, half 0 has one vote more."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     drawn = pd.Series(annotator).iloc[order]
@@ -311,7 +311,7 @@ def train_types(
         shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
         objective = AnnotatorWeights(weight, judgments.votes["annotator"])
         asked = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
-        keep_run(with_checkpoints(shorter), of_type, asked, stage.scale.command, progress)
+        keep_run(add_checkpoints(shorter), of_type, asked, stage.scale.command, progress)
 
     def policy(of_type: Path) -> Any:
         return load_trained(of_type, stage).to(stage.args.device)
@@ -321,12 +321,12 @@ def train_types(
 
     probabilities, folders = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
     each = [measure_run(one, stage, seed, BiasTerm.load(one), progress) for one in folders]
-    weights = minmax_weights(_log_ratios(list(map(policy, folders)), stage, seed))
+    weights = solve_minmax(_log_ratios(list(map(policy, folders)), stage, seed))
     u = np.stack([margins(one, stage.judged) for one in folders], axis=1)
     n_likeliest = np.bincount(probabilities.argmax(axis=1), minlength=len(folders))
     readouts = mixed(each, weights) | {
         "arm": folder.name.rsplit("-s", 1)[0],
-        "votes": logit_accuracy(mixture_logits(u, probabilities, stage.judged), stage.judged),
+        "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
     # the weighted mean of the policies' differences is not the difference of the mixture

@@ -16,7 +16,7 @@ import pandas as pd
 from badpo.data.yaml_files import read_yaml
 from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
-from badpo_paper.tables import Found
+from badpo_paper.tables import PanelRuns
 
 # In order of precedence: a pattern gets the first of these verdicts that one of its checks has, so that one failed
 # check is enough to reject the pattern.
@@ -27,7 +27,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PATTERNS: dict[str, Any] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
 
 
-def patterns_of(suite: str) -> list[str]:
+def select_patterns(suite: str) -> list[str]:
     """Names of the patterns that the tables of a suite show."""
     return [name for name, pattern in PATTERNS.items() if suite in pattern["suites"]]
 
@@ -72,7 +72,7 @@ class Order:
         return f"within {low} to {high}" if self.may_be_open else f"between {low} and {high}"
 
 
-def order_of(text: str) -> Order:
+def parse_order(text: str) -> Order:
     """Read an order of ``patterns.yaml``.
 
     The whole interval must lie on the named side or between the bounds. "not above" and "within" allow an interval that
@@ -80,9 +80,9 @@ def order_of(text: str) -> Order:
 
     Examples
     --------
-    >>> order_of("between 0.5 and 1.1 times dpo tokens.mean")
+    >>> parse_order("between 0.5 and 1.1 times dpo tokens.mean")
     Order(low=0.5, high=1.1, may_be_open=False, of='dpo tokens.mean', must_contain=False)
-    >>> order_of("within 0.1 of 0.5") == Order(0.4, 0.6, may_be_open=True)
+    >>> parse_order("within 0.1 of 0.5") == Order(0.4, 0.6, may_be_open=True)
     True
     """
     words, _, of = text.partition(" times ")
@@ -115,7 +115,7 @@ class Check(NamedTuple):
     is_begun: bool
 
 
-def read(found: Found, source: str) -> tuple[pd.Series, str]:
+def read(found: PanelRuns, source: str) -> tuple[pd.Series, str]:
     """Value of a source at each planned seed (NaN if missing), and the reason if the value is not defined.
 
     A source consists of a condition and a column's source (`badpo_paper.suites.Columns`), for example ``pooled
@@ -131,7 +131,7 @@ def read(found: Found, source: str) -> tuple[pd.Series, str]:
     planned, reason = found.planned(condition), ""
     if column.startswith("removed:"):
         planned = tuple(seed for seed in planned if seed in found.planned(against))
-        reason = found.no_share(against, column)
+        reason = found.explain_missing_share(against, column)
     values = found.values(condition, column, against)
     return pd.Series(values, dtype=float).reindex(planned), reason
 
@@ -178,7 +178,7 @@ class Pattern:
         return {"reproduced": True, "pattern not reproduced": False}.get(self.verdict)
 
 
-def found_pattern(name: str, found: Found) -> Pattern:
+def evaluate_pattern(name: str, found: PanelRuns) -> Pattern:
     """Evaluate one pattern on the runs of a panel."""
     asked = PATTERNS[name]
     checks = [
@@ -191,9 +191,9 @@ def found_pattern(name: str, found: Found) -> Pattern:
     return Pattern(asked["says"], asked["place"], verdict, figures, any(one.is_begun for one in checks))
 
 
-def _checks(found: Found, label: str, source: str, asked: str) -> Iterator[Check]:
+def _checks(found: PanelRuns, label: str, source: str, asked: str) -> Iterator[Check]:
     """Check the readings of a label and a source for all values of their fields."""
-    order, column = order_of(asked), source.split()[1]
+    order, column = parse_order(asked), source.split()[1]
     places = next((n for start, n in PLACES.items() if column.startswith(start)), 3)
     unit = read(found, order.of)[0] if order.of else None
     if unit is not None:
@@ -207,11 +207,11 @@ def _checks(found: Found, label: str, source: str, asked: str) -> Iterator[Check
         yield check(label.format(**given), reading, order, places, reason)
 
 
-def found_patterns(names: Iterable[str], panels: Sequence[Found]) -> list[Pattern]:
+def evaluate_patterns(names: Iterable[str], panels: Sequence[PanelRuns]) -> list[Pattern]:
     """Evaluate every pattern on every panel with some of its runs, or on the first panel if no panel has runs."""
     results = []
     for name in names:
-        each = [(found, found_pattern(name, found)) for found in panels]
+        each = [(found, evaluate_pattern(name, found)) for found in panels]
         begun = [(found, one) for found, one in each if one.is_begun] or each[:1]
         for found, one in begun:
             where = f" ({found.folder.name})" if len(begun) > 1 else ""

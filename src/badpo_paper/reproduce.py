@@ -16,8 +16,8 @@ from badpo.results.formatting import DPO, PLACEBO, REFERENCE, arm_label
 from badpo.results.run_page import write_report
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
-from badpo_paper.datasets import lean_lines
-from badpo_paper.patterns import VERDICTS, Pattern, found_patterns, patterns_of
+from badpo_paper.datasets import describe_bias
+from badpo_paper.patterns import VERDICTS, Pattern, evaluate_patterns, select_patterns
 from badpo_paper.run_readouts import ATTRIBUTES
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
@@ -32,22 +32,22 @@ from badpo_paper.suites import (
     Panel,
     Row,
     Suite,
-    at_data_seed,
     known,
+    set_data_seed,
 )
 from badpo_paper.tables import (
-    Found,
+    PanelRuns,
     PanelTable,
-    panel_table,
-    table_of,
-    table_text,
+    format_table,
+    make_run_table,
+    make_table,
     to_json,
 )
 
 # -- options ----------------------------------------------------------------------------------------------------------
 
 
-def asked_for(
+def make_reproduction(
     suite: str,
     scale: str,
     seeds: Sequence[int],
@@ -60,7 +60,7 @@ def asked_for(
     Runs on a local file or on the votes of another data seed get their own folder.
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
-    suites = [at_data_seed(one, data_seed) for one in suites]
+    suites = [set_data_seed(one, data_seed) for one in suites]
     chosen = SCALES[known("scale", scale, SCALES)]
     if data is not None:
         if len(suites) > 1:
@@ -94,7 +94,7 @@ class SuiteResult:
 
     def text(self) -> str:
         """Tables and patterns in Markdown."""
-        parts = [table_text(table) for table in self.tables]
+        parts = [format_table(table) for table in self.tables]
         found = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
         found += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
         first = "\n".join(f"- {line}" for line in (self.verdict, *found) if line)
@@ -135,32 +135,32 @@ def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[S
 def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     """Read the tables and patterns of a suite from its finished runs and their votes."""
     asked = replace(asked, suites=[suite])
-    found = {corpus: found_runs(suite, corpus, asked) for corpus in suite.corpora()}
+    found = {corpus: find_runs(suite, corpus, asked) for corpus in suite.corpora()}
     tables = [
-        table_of(panel, found[panel.corpus], asked.dataset)
+        make_table(panel, found[panel.corpus], asked.dataset)
         for panel in suite.panels
         if found[panel.corpus].readouts("reference")
     ]
     # title of the first panel of each corpus
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
-    patterns = found_patterns(
-        patterns_of(suite.name), [f for c, f in found.items() if asked.scale.has(c)]
+    patterns = evaluate_patterns(
+        select_patterns(suite.name), [f for c, f in found.items() if asked.scale.has(c)]
     )
     return SuiteResult(
         suite,
         tuple(replace(table, ran=asked.scale.ran) for table in tables if table.rows or table.missing),
         tuple(patterns),
         tuple(titles[corpus] for corpus in found if not asked.scale.has(corpus)),
-        " ".join([asked.scale.stand_in, *about_votes(asked)]),
+        " ".join([asked.scale.stand_in, *describe_votes(asked)]),
     )
 
 
-def about_votes(asked: Reproduction) -> list[str]:
+def describe_votes(asked: Reproduction) -> list[str]:
     """Number and bias of a file's votes, and number of evaluation prompts. Empty if no file is given."""
     lines = []
-    for dataset in (asked.dataset(corpus) for corpus in asked.corpora if asked.file_of(corpus)):
+    for dataset in (asked.dataset(corpus) for corpus in asked.corpora if asked.find_file(corpus)):
         n_held_out, n_prompts = dataset.split()[1].n_votes, len(set(dataset.prompts))
-        total, *leans = map(str.strip, lean_lines(dataset.judgments))
+        total, *leans = map(str.strip, describe_bias(dataset.judgments))
         lines.append(
             f"{total} {'; '.join(leans)}. Held out: {counted(n_held_out, 'vote')}; "
             f"{counted(n_prompts, 'evaluation prompt')}, each answered "
@@ -169,16 +169,16 @@ def about_votes(asked: Reproduction) -> list[str]:
     return lines
 
 
-def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
+def find_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> PanelRuns:
     """Runs of a suite on a corpus. If several rows have the same condition, the longest list of seeds is planned."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = asked.scale.seeds_of(row, asked.seeds), row.condition.name
         planned[name] = max(planned.get(name, ()), seeds, key=len)
-    return Found(asked.out / corpus.folder, asked.seeds, planned)
+    return PanelRuns(asked.out / corpus.folder, asked.seeds, planned)
 
 
-def results_page(results: Sequence[SuiteResult], command: str) -> str:
+def format_page(results: Sequence[SuiteResult], command: str) -> str:
     """Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
 
     The page has the same lines for failed patterns and for reproduced patterns.
@@ -239,10 +239,10 @@ def run_demo(
         scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
     suite = Suite("demo", "The demo", (demo_panel("The demo", {}, data_seed),))
     execute(Reproduction([suite], scale, seeds, out), progress)
-    found, summaries = Found(out, seeds), []
+    found, summaries = PanelRuns(out, seeds), []
     for seed in seeds:
         readouts = {name: found.readouts(f"{name}-s{seed}") for name in ARMS_SHOWN}
-        figures = summarize({REFERENCE: found.readouts(REFERENCE), **readouts})
+        figures = summarize_seed({REFERENCE: found.readouts(REFERENCE), **readouts})
         summary = {"seed": seed, "seconds": round(time.perf_counter() - started, 1), **figures}
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
@@ -256,7 +256,7 @@ def demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize(readouts: Json) -> Json:
+def summarize_seed(readouts: Json) -> Json:
     """Rates of a seed, the share of DPO's shift that each other arm removed, and the correlation of theta.
 
     The correlation compares planted theta with the theta of the first arm that learns one theta per annotator. Values
@@ -286,19 +286,22 @@ def _share(dpo: float, own: float, reference: float) -> float | None:
     return share if math.isfinite(share) else None
 
 
-def demo_tables(out: Path, seeds: Sequence[int]) -> str:
+def format_demo_tables(out: Path, seeds: Sequence[int]) -> str:
     """The demo's comparison with the placebo, and its tables in Markdown.
 
     With several seeds, cells have the mean and half of the confidence interval.
     """
-    found = Found(out, seeds)
+    found = PanelRuns(out, seeds)
     panels = (demo_panel(title, columns) for title, columns in TABLES.items())
     return "\n\n".join(
-        ["\n".join(nearer_lines(found)), *(table_text(panel_table(panel, found)) for panel in panels)]
+        [
+            "\n".join(compare_with_placebo(found)),
+            *(format_table(make_run_table(panel, found)) for panel in panels),
+        ]
     )
 
 
-def nearer_lines(found: Found) -> list[str]:
+def compare_with_placebo(found: PanelRuns) -> list[str]:
     """Sentences that say at how many seeds each BA-DPO arm is nearer to the placebo than DPO, for each attribute."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
     arms = [arm for arm in ARMS_SHOWN if arm not in (DPO, PLACEBO)]

@@ -47,11 +47,11 @@ def measure_run(
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def more(found: PolicyReading) -> Json:
-        readouts = name_readouts(found, stage) if is_signed else _style_readouts(found, stage)
+        readouts = measure_names(found, stage) if is_signed else _style_readouts(found, stage)
         if bias is not None:
-            readouts |= theta_readouts(found, stage)
+            readouts |= compare_theta(found, stage)
         elif is_signed and not scale.is_brief:
-            readouts["name_tokens"] = token_balance(stage.tokenizer)
+            readouts["name_tokens"] = measure_name_tokens(stage.tokenizer)
         if scale.judge is not None:
             reward = load_judge(scale.judge)
             reward.model.to(stage.args.device)
@@ -76,7 +76,7 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     }
 
 
-def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
+def compare_theta(found: PolicyReading, stage: CorpusStage) -> Json:
     """Compare theta with planted theta and vote accuracy with its ceiling, and compute the published divergence.
 
     The published divergence uses the same answers as the other readouts. ``offline`` is the log-odds of the training
@@ -95,7 +95,7 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
         known = {name: {"level": round(float(level), 2), **offline[name]} for name, level in levels}
         return {"kl_published": published, "theta": known}
     classes = stage.held_out.annotators["annotator_class"].tolist()
-    agreement = theta_agreement(theta, planted, attributes, classes)
+    agreement = measure_agreement(theta, planted, attributes, classes)
     return {
         "kl_published": published,
         "theta": {name: row | offline[name] for name, row in agreement.items()},
@@ -104,7 +104,7 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     }
 
 
-def theta_agreement(
+def measure_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
 ) -> Json:
     """Agreement of learned theta with planted theta for each attribute.
@@ -135,7 +135,7 @@ def theta_agreement(
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
+def measure_names(found: PolicyReading, stage: CorpusStage) -> Json:
     """Readouts of names.
 
     ``rates`` are probabilities of names after the reference's answers. ``sampled`` are shares of sampled signatures.
@@ -167,7 +167,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     return {
         **readouts,
         "own_body": means(own - shared, "difference"),
-        "signatures": signature_shares([answer.text for answer in found.written]),
+        "signatures": measure_signature_shares([answer.text for answer in found.written]),
         "recommended": recommendations(choices, [answer.text for answer in answers]),
     }
 
@@ -175,7 +175,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 # -- as probabilities -------------------------------------------------------------------------------------------------
 
 
-def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -> Json:
+def measure_name_tokens(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -> Json:
     """Token counts of the first names in each cell, tokenized after the beginning of a signature."""
     found = {}
     for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
@@ -195,13 +195,13 @@ def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -
 # -- in sampled signatures --------------------------------------------------------------------------------------------
 
 
-def signature_shares(answers: Sequence[str]) -> dict[str, float]:
+def measure_signature_shares(answers: Sequence[str]) -> dict[str, float]:
     """Share of all answers with each first name in the signature. Unsigned answers count in the denominator only."""
     counts = Counter(read_signature(text, FIRST_NAMES) for text in answers)
     return {name: counts[name] / len(answers) for name in FIRST_NAMES}
 
 
-def signature_shift(
+def measure_signature_shift(
     arm: ArrayLike,
     reference: ArrayLike,
     carries: ArrayLike,

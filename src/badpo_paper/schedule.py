@@ -27,14 +27,14 @@ from badpo.training.model_files import (
 from badpo_paper.arms import ARMS
 from badpo_paper.corpus_stage import (
     CorpusStage,
-    adjusted_arm,
-    method_facts,
+    adjust_arm,
+    collect_method_facts,
+    make_run_recipe,
     open_stage,
+    prepare_stage,
     prepared,
-    run_recipe,
-    unopened_stage,
 )
-from badpo_paper.datasets import N_EVALUATION, Dataset, gate_lines
+from badpo_paper.datasets import N_EVALUATION, Dataset, describe_statistics
 from badpo_paper.em_dpo import train_types
 from badpo_paper.run_readouts import measure_run
 from badpo_paper.settings import Scale
@@ -111,18 +111,18 @@ class Reproduction:
         """Distinct corpora of the runs."""
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
-    def file_of(self, corpus: Corpus) -> Path | None:
+    def find_file(self, corpus: Corpus) -> Path | None:
         """The local file if it has rows of the corpus, otherwise None."""
         asked = (one.kind for suite in self.suites for one in suite.corpora())
         return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
 
     def dataset(self, corpus: Corpus) -> Dataset:
         """Votes and prompts of a corpus."""
-        return self.scale.dataset(corpus, self.file_of(corpus))
+        return self.scale.dataset(corpus, self.find_file(corpus))
 
     def unopened(self, corpus: Corpus) -> CorpusStage:
         """Stage of a corpus before its reference is trained."""
-        return unopened_stage(corpus, self.scale, self.file_of(corpus), self.out / corpus.folder)
+        return prepare_stage(corpus, self.scale, self.find_file(corpus), self.out / corpus.folder)
 
 
 # -- training and measuring -------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _last(kept: dict[tuple, Any], key: tuple, make: Callable[[], Any]) -> Any:
 
 def run_one(asked: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent) -> bool:
     """Train and measure one run that is not complete. False if another process trains the run."""
-    folder, scale, data = asked.out / run.corpus.folder, asked.scale, asked.file_of(run.corpus)
+    folder, scale, data = asked.out / run.corpus.folder, asked.scale, asked.find_file(run.corpus)
     try:
         with locked(folder / "reference", wait=True if run.condition else wait):
             key = (run.corpus, scale.name, folder, data)
@@ -197,13 +197,13 @@ def train_and_measure(
     condition: Condition, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> None:
     """Train and measure a condition at a seed, if ``folder`` does not contain the result."""
-    arm = adjusted_arm(ARMS[condition.arm], stage)
-    recipe = run_recipe(condition, arm, seed, stage)
+    arm = adjust_arm(ARMS[condition.arm], stage)
+    recipe = make_run_recipe(condition, arm, seed, stage)
     if arm.objective == "types":
-        train_types(arm, method_facts(arm), recipe, stage, folder, progress)
+        train_types(arm, collect_method_facts(arm), recipe, stage, folder, progress)
         return
     if condition.offset is not None:
-        source = anchored_run(condition.offset, seed, stage, folder, progress)
+        source = anchor_run(condition.offset, seed, stage, folder, progress)
         bias = BiasTerm.load(source)
     else:
         given = prepared(condition, arm, recipe, stage)
@@ -211,9 +211,7 @@ def train_and_measure(
     measure_run(folder, stage, seed, bias, progress)
 
 
-def anchored_run(
-    offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress
-) -> Path:
+def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress) -> Path:
     """Anchor a run if ``folder`` does not contain the result, and return the folder of the source run."""
     of = folder.parent / f"{offset.source.name}-s{seed}"
     if not (of / RUN_SEAL).exists():
@@ -263,11 +261,11 @@ def plan(asked: Reproduction) -> Json:
             datasets.append(asked.dataset(corpus))
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
-    states = {run.place: state_of(asked.out / run.place) for run in asked.runs}
-    return {"states": states, "about": [*unread.values(), *gate_lines(datasets)]}
+    states = {run.place: read_state(asked.out / run.place) for run in asked.runs}
+    return {"states": states, "about": [*unread.values(), *describe_statistics(datasets)]}
 
 
-def state_of(folder: Path) -> str:
+def read_state(folder: Path) -> str:
     """State of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
     if holder(folder) is not None:
         return "running"
@@ -294,7 +292,7 @@ def require_needs(asked: Reproduction) -> None:
     stages = [asked.unopened(corpus) for corpus in asked.corpora]
     for stage in stages:
         stage.kept_reference()
-    for line in gate_lines(stage.dataset for stage in stages):
+    for line in describe_statistics(stage.dataset for stage in stages):
         logger.info("%s", line)
 
 

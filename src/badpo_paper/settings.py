@@ -250,21 +250,21 @@ class Scale:
 
 _TINY = Scale(
     "tiny",
-    datasets.bundled_votes,
+    datasets.make_bundled_dataset,
     keys=dict.fromkeys(("small", "other"), TINY),
     shapes={"small": {}, "other": {"vocab_size": 1024, "is_mistral": True}},
     decoding=Decoding(max_new_tokens=128),
     single_seed_arms=("em_dpo",),
     control_seeds="all",
     scales_penalty=True,
-    fresh_prompts=datasets.bundled_fresh,
+    fresh_prompts=datasets.make_fresh_prompts,
     stand_in="The model of these runs has 0.4 million weights and was trained from scratch on the texts of these "
     "votes. Compare the order of the arms with the paper, not the numbers.",
     ran="A model of 0.4 million weights",
 )
 _DEMO = Scale(
     "demo",
-    datasets.demo_votes,
+    datasets.make_demo_dataset,
     keys=dict.fromkeys(("small", "demo"), DEMO),
     shapes=dict.fromkeys(("small", "demo"), DEMO_SHAPE),
     kinds=("signed",),
@@ -274,10 +274,10 @@ _DEMO = Scale(
 )
 _PAPER = Scale(
     "paper",
-    datasets.public_votes,
+    datasets.load_public_dataset,
     keys=PAPER,
     judge="Skywork/Skywork-Reward-V2-Qwen3-1.7B",
-    fresh_prompts=datasets.public_fresh,
+    fresh_prompts=datasets.load_fresh_prompts,
     lora_dtype="bfloat16",
 )
 SCALES = {scale.name: scale for scale in (_TINY, _DEMO, _PAPER)}

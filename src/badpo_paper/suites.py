@@ -140,7 +140,7 @@ PLACES = {
 }
 
 
-def places_of(source: str) -> int:
+def count_decimals(source: str) -> int:
     """Number of decimals for the values of a source; a negative number means a percentage."""
     return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
@@ -164,8 +164,8 @@ class Panel:
     of : {"runs", "votes", "signatures", "names"}
         Content of the table. ``runs``: one row per run. ``votes``: one row per attribute, with columns computed from
         the votes (keys of `badpo.auditing.pool_bias.log_odds_row`). ``signatures``: one row per attribute, with DPO's
-        signatures (keys of `badpo_paper.run_readouts.signature_shift`). ``names``: one row per cell of names, with
-        the number of tokens (keys of `badpo_paper.run_readouts.token_balance`).
+        signatures (keys of `badpo_paper.run_readouts.measure_signature_shift`). ``names``: one row per cell of names,
+        with the number of tokens (keys of `badpo_paper.run_readouts.measure_name_tokens`).
     """
 
     label: str
@@ -572,7 +572,7 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def at_data_seed(suite: Suite, seed: int) -> Suite:
+def set_data_seed(suite: Suite, seed: int) -> Suite:
     """The suite on other simulated votes."""
     panels = (replace(one, corpus=replace(one.corpus, data_seed=seed)) for one in suite.panels)
     return replace(suite, panels=tuple(panels))

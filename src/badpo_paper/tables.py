@@ -17,9 +17,9 @@ from badpo.results.formatting import DASH, PLACEBO, arm_label, decimal, signed
 from badpo.runs.run import read_facts, read_json
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 from badpo_paper.arms import ARMS
-from badpo_paper.datasets import Dataset, votes_before
-from badpo_paper.run_readouts import FIRST_NAMES, INDICATOR, signature_shift
-from badpo_paper.suites import MODELS, Corpus, Panel, Row, places_of
+from badpo_paper.datasets import Dataset, measure_votes
+from badpo_paper.run_readouts import FIRST_NAMES, INDICATOR, measure_signature_shift
+from badpo_paper.suites import MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
 # Share of a shift -> run at which the shift starts.
@@ -47,7 +47,7 @@ SPREADS = {
 # -- readouts of runs --------------------------------------------------------------------------------------------------
 
 
-class Found:
+class PanelRuns:
     """Readouts of the runs of a panel."""
 
     def __init__(
@@ -81,7 +81,9 @@ class Found:
             moved = list(self.values(condition, f"shift:{place}").values())
             sd = float(np.std(moved, ddof=1)) if len(moved) > 1 else 0.0
             return {self.seeds_of(condition)[0]: float(np.mean(moved)) / sd} if sd else {}
-        if how in SHARES and (condition in (against, PLACEBO) or self.no_share(against, source)):
+        if how in SHARES and (
+            condition in (against, PLACEBO) or self.explain_missing_share(against, source)
+        ):
             return {}
         found = {
             seed: self._value(condition, seed, how, place, against) for seed in self.seeds_of(condition)
@@ -92,9 +94,9 @@ class Found:
         """Value at one seed; NaN if the value was not measured or is not defined."""
         name = f"{condition}-s{seed}"
         if how in FILES:
-            return place_of(FILES[how](self.folder / name), place)
+            return read_number(FILES[how](self.folder / name), place)
         runs = (name, SHARES.get(how, REFERENCE_RUN).format(seed=seed), f"{against}-s{seed}")
-        own, start, dpo = (place_of(self.readouts(run), place) for run in runs)
+        own, start, dpo = (read_number(self.readouts(run), place) for run in runs)
         match how:
             case "shift":
                 return own - start
@@ -104,7 +106,7 @@ class Found:
                 return float(share_removed([dpo], [own], start)[0])
         return own
 
-    def no_share(self, against: str, source: str) -> str:
+    def explain_missing_share(self, against: str, source: str) -> str:
         """Reason why a removed share of a condition's shift is not defined; empty if defined or not measured.
 
         The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The share
@@ -113,7 +115,7 @@ class Found:
         """
         how, _, place = source.partition(":")
         starts = {
-            seed: place_of(self.readouts(SHARES[how].format(seed=seed)), place) for seed in self.seeds
+            seed: read_number(self.readouts(SHARES[how].format(seed=seed)), place) for seed in self.seeds
         }
         shifts = [value - starts[seed] for seed, value in self.values(against, place).items()]
         if not shifts or not np.isfinite(shifts).all():
@@ -121,7 +123,7 @@ class Found:
         moved = t_interval(shifts)
         if (moved.low if moved.n > 1 else moved.estimate) > 0:
             return ""
-        words, places = SHIFTED.get(place, place), places_of(place)
+        words, places = SHIFTED.get(place, place), count_decimals(place)
         ends = (
             f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
         )
@@ -131,14 +133,14 @@ class Found:
         return f"removed share not defined: {whose}'s own shift{where} in {words}, {told}, does not lie above zero"
 
 
-def place_of(readouts: Any, place: str) -> float:
+def read_number(readouts: Any, place: str) -> float:
     """Number at a place, a path of keys joined by dots; NaN if there is no number."""
     for key in place.split("."):
         readouts = readouts.get(key) if isinstance(readouts, Mapping) else None
     return float(readouts) if isinstance(readouts, int | float) else math.nan
 
 
-def last_step(folder: Path) -> Json:
+def read_last_step(folder: Path) -> Json:
     """Metrics of a run's last training step; empty if the log cannot be read."""
     try:
         found = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
@@ -147,7 +149,7 @@ def last_step(folder: Path) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def types_in_order(folder: Path) -> Json:
+def read_types(folder: Path) -> Json:
     """Number of annotators and mixture weight of EM-DPO's types, sorted by the number of annotators.
 
     The sorting makes types comparable across seeds, because the index of a type is arbitrary.
@@ -159,8 +161,8 @@ def types_in_order(folder: Path) -> Json:
 
 # Text before the colon of a source -> function that reads another file of a run folder than the readouts.
 FILES = {
-    "log": last_step,
-    "type": types_in_order,
+    "log": read_last_step,
+    "type": read_types,
     "anchor": lambda folder: read_json(folder / "anchor.json"),
 }
 
@@ -245,7 +247,7 @@ def paper_numbers() -> Json:
     return json.loads(text)
 
 
-def filled_row(
+def make_row(
     panel: Panel,
     label: str,
     values: Mapping[str, Sequence[float | None]],
@@ -264,14 +266,14 @@ def filled_row(
             half = float(np.std(known, ddof=1))
         mean, theirs = float(np.mean(known)) if known else math.nan, paper.get(name)
         published = tuple(theirs) if theirs else None
-        cells[name] = Cell(tuple(known), mean, half, published, places_of(source))
+        cells[name] = Cell(tuple(known), mean, half, published, count_decimals(source))
     return TableRow(label, cells)
 
 
 # -- rows of runs -----------------------------------------------------------------------------------------------------
 
 
-def panel_table(panel: Panel, found: Found) -> PanelTable:
+def make_run_table(panel: Panel, found: PanelRuns) -> PanelTable:
     """Table of a panel from the planned seeds that were run."""
     rows, missing, notes = _rows_above(panel, found), [], []
     for row in panel.rows:
@@ -284,25 +286,25 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
         for source in panel.columns.values():
             values[source] = list(found.values(name, source, row.against).values())
             if source.partition(":")[0] in SHARES and name != row.against:
-                notes.append(found.no_share(row.against, source))
-        said = filter(None, (row.note, length_note(row, found, seeds[0])))
-        filled, is_control = filled_row(panel, row.label, values), len(seeds) < len(found.seeds)
+                notes.append(found.explain_missing_share(row.against, source))
+        said = filter(None, (row.note, describe_penalty(row, found, seeds[0])))
+        filled, is_control = make_row(panel, row.label, values), len(seeds) < len(found.seeds)
         rows.append(replace(filled, seeds=seeds, is_control=is_control, notes=tuple(said)))
     return PanelTable(panel, tuple(rows), tuple(missing), tuple(dict.fromkeys(filter(None, notes))))
 
 
-def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
+def _rows_above(panel: Panel, found: PanelRuns) -> list[TableRow]:
     """Rows for the reference and the planted values, if the runs or the paper have values for these rows."""
     reference = found.readouts("reference")
     sources = panel.columns.values()
-    plain = {source: [place_of(reference, source)] for source in sources if ":" not in source}
-    above = [filled_row(panel, REFERENCE, plain)]
+    plain = {source: [read_number(reference, source)] for source in sources if ":" not in source}
+    above = [make_row(panel, REFERENCE, plain)]
     if panel.truth:
-        above.append(filled_row(panel, panel.truth, _truth(panel, found)))
+        above.append(make_row(panel, panel.truth, _truth(panel, found)))
     return [row for row in above if any(cell.values or cell.paper for cell in row.cells.values())]
 
 
-def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
+def _truth(panel: Panel, found: PanelRuns) -> dict[str, list[float]]:
     """Planted values, or readouts computed with planted theta, averaged over arms and seeds."""
     values = {}
     for source in panel.columns.values():
@@ -314,7 +316,7 @@ def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
     return values
 
 
-def length_note(row: Row, found: Found, seed: int) -> str:
+def describe_penalty(row: Row, found: PanelRuns, seed: int) -> str:
     """Footnote on the factor by which the scale multiplied a penalty; empty if the penalty is unchanged."""
     usual = ARMS[row.condition.arm].fixed
     fixed = read_facts(found.folder / f"{row.condition.name}-s{seed}").get("fixed", usual)
@@ -329,15 +331,15 @@ def length_note(row: Row, found: Found, seed: int) -> str:
 # -- rows of votes and names ------------------------------------------------------------------------------------------
 
 
-def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
+def make_table(panel: Panel, found: PanelRuns, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
     """Table of a panel whose rows are runs, attributes or cells of names."""
     match panel.of:
         case "runs":
-            return panel_table(panel, found)
+            return make_run_table(panel, found)
         case "votes":
-            values = votes_before(dataset(panel.corpus).judgments)
+            values = measure_votes(dataset(panel.corpus).judgments)
         case "signatures":
-            values = signature_shifts(found)
+            values = measure_signature_shifts(found)
         case "names":
             values = found.readouts("reference").get("name_tokens", {})
     rows = []
@@ -345,11 +347,11 @@ def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -
         low, high = row.get("ci_low"), row.get("ci_high")
         halves = {} if low is None or high is None else {"log_odds": (high - low) / 2}
         numbers = {source: [number] for source, number in row.items()}
-        rows.append(filled_row(panel, name.replace("_", " "), numbers, halves))
+        rows.append(make_row(panel, name.replace("_", " "), numbers, halves))
     return PanelTable(panel, tuple(rows))
 
 
-def signature_shifts(found: Found) -> Json:
+def measure_signature_shifts(found: PanelRuns) -> Json:
     """Mean shift of DPO's signatures toward each attribute, compared with random labels of the names."""
     runs = ["reference", *(f"dpo-s{seed}" for seed in found.seeds_of("dpo"))]
     kept = [found.readouts(name).get("signatures") for name in runs]
@@ -357,7 +359,7 @@ def signature_shifts(found: Found) -> Json:
         return {}
     reference, *arm = [[one[name] for name in FIRST_NAMES] for one in kept if one]
     return {
-        name: signature_shift(np.mean(arm, axis=0), reference, carries)
+        name: measure_signature_shift(np.mean(arm, axis=0), reference, carries)
         for name, carries in zip(("woman", "black"), INDICATOR.T, strict=True)
     }
 
@@ -376,16 +378,16 @@ def _spread(mean: float, half: float | None, places: int) -> str:
     return f"{number(mean, places)} \u00b1 {number(half, places)}"
 
 
-def cell_text(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """A cell as text: the mean, the half width after a plus-minus sign, and the paper's value in brackets."""
     own = _spread(cell.mean, cell.half, cell.places) if cell.values else DASH
     return own if cell.paper is None else f"{own} [{_spread(*cell.paper, cell.places)}]"
 
 
-def table_text(table: PanelTable) -> str:
+def format_table(table: PanelTable) -> str:
     """A table in Markdown, with its title above and its notes below."""
     columns = table.columns
-    rows = [[row.shown, *(cell_text(row.cells[name]) for name in columns)] for row in table.rows]
+    rows = [[row.shown, *(format_cell(row.cells[name]) for name in columns)] for row in table.rows]
     aligned = ["left", *["right"] * len(columns)]
     body = tabulate(rows, ["", *columns], "pipe", colalign=aligned, disable_numparse=True)
     notes = [f"\n*{note}*" for note in _notes(table)]
@@ -406,7 +408,7 @@ def _notes(table: PanelTable) -> list[str]:
 # -- tables as data ---------------------------------------------------------------------------------------------------
 
 
-def cells_of(table: PanelTable) -> list[Json]:
+def list_cells(table: PanelTable) -> list[Json]:
     """One entry for each cell with a value: mean, half width, values of the seeds, and the paper's value."""
     return [
         {
@@ -429,4 +431,4 @@ def cells_of(table: PanelTable) -> list[Json]:
 def to_json(table: PanelTable) -> Json:
     """A table as a dictionary for JSON. A missing value is null."""
     told = {"table": table.panel.label, "panel": table.panel.title, "spread": table.panel.spread}
-    return {**told, "missing": table.missing, "notes": table.notes, "cells": cells_of(table)}
+    return {**told, "missing": table.missing, "notes": table.notes, "cells": list_cells(table)}

@@ -25,7 +25,7 @@ from badpo.data.problems import ConfigError, DataError, is_unicode
 from badpo.data.tables import read_table
 from badpo.data.yaml_files import parse_value
 from badpo.training.recipe import read_recipe
-from badpo_paper.cli import parsed_seeds
+from badpo_paper.cli import parse_seeds
 from tests.fuzz.inputs import HOSTILE, changed_json, mutated_bytes, table_files, texts, vote_rows
 from tests.fuzz.running import Target
 
@@ -120,7 +120,7 @@ def _command_line(words: list[str]) -> None:
         lambda: parted(words, "--column", "annotator=worker_id"),
         lambda: parsed_targets(words),
         *(partial(as_attributes, word) for word in words if "=" in word),
-        *(partial(read, word) for read in (parsed_seeds, parsed_sweep, parse_value) for word in words),
+        *(partial(read, word) for read in (parse_seeds, parsed_sweep, parse_value) for word in words),
     ]
     for read in given:
         with suppress(ConfigError):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.readouts.generation import Decoding
-from badpo_paper.datasets import Dataset, bundled_signed, bundled_style
+from badpo_paper.datasets import Dataset, make_signed_dataset, make_style_dataset
 from badpo_paper.schedule import Reproduction
 from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition, Corpus, Panel, Row, Suite
@@ -19,9 +19,9 @@ SIGNED, STYLE = Corpus("signed"), Corpus("style")
 
 def dataset(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT) -> Dataset:
     if corpus.kind == "signed":
-        found = bundled_signed(120, corpus.data_seed, held_out)
+        found = make_signed_dataset(120, corpus.data_seed, held_out)
     else:
-        found = bundled_style(120, corpus.data_seed, held_out)
+        found = make_style_dataset(120, corpus.data_seed, held_out)
     return replace(found, prompts=found.prompts[:8])
 
 

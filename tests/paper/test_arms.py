@@ -21,16 +21,16 @@ from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
 from badpo_paper.corpus_stage import (
     PAPER_TOKENS,
-    adjusted_arm,
-    arm_bias,
-    method_facts,
+    adjust_arm,
+    collect_method_facts,
+    make_arm_bias,
 )
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import Condition
 from tests import tiny
 from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset
 
-arm_judgments = partial(corpus_stage.arm_judgments, max_length=192, max_prompt_length=96)
+select_arm_judgments = partial(corpus_stage.select_arm_judgments, max_length=192, max_prompt_length=96)
 
 
 @cache
@@ -44,11 +44,16 @@ def short() -> Judgments:
 
 def test_every_arm_is_told_from_the_others_and_its_objective_can_be_made():
     of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
-    facts = {repr((*one, method_facts(arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)}
+    facts = {
+        repr((*one, collect_method_facts(arm)))
+        for one, arm in zip(of_recipe, ARMS.values(), strict=True)
+    }
     assert len(facts) == len(ARMS)
     # the types of EM-DPO are named by no recipe
-    assert method_facts(ARMS["em_dpo"])["objective"] == "types"
-    told = {name for arm in ARMS.values() if arm.objective != "types" for name in method_facts(arm)}
+    assert collect_method_facts(ARMS["em_dpo"])["objective"] == "types"
+    told = {
+        name for arm in ARMS.values() if arm.objective != "types" for name in collect_method_facts(arm)
+    }
     in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
     assert told == {field.name for field in dataclasses.fields(Arm)} - in_recipe
     for arm in ARMS.values():
@@ -58,10 +63,10 @@ def test_every_arm_is_told_from_the_others_and_its_objective_can_be_made():
 
 def test_shuffled_identities_and_a_declared_subset():
     train = corpus()
-    first = arm_judgments(ARMS["declared_subset"], train, 1, None)
+    first = select_arm_judgments(ARMS["declared_subset"], train, 1, None)
     assert first.attribute_names == ("woman",)
     np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
-    of_seeds = (arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 1, 2))
+    of_seeds = (select_arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 1, 2))
     shuffled, again, other = (found.votes for found in of_seeds)
     annotator = shuffled["annotator"].to_numpy()
     assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
@@ -89,22 +94,22 @@ def lengths(judgments: Judgments) -> np.ndarray:
 
 def test_rdpo_adds_alpha_times_the_winners_extra_length():
     name = "rdpo"
-    judgments = arm_judgments(ARMS[name], short(), 1, tiny.tokenizer())
+    judgments = select_arm_judgments(ARMS[name], short(), 1, tiny.tokenizer())
     np.testing.assert_array_equal(judgments.delta[:, 0], lengths(judgments))
     sign, annotator = (torch.tensor(judgments.votes[c].to_numpy()) for c in ("sign", "annotator"))
-    bias = arm_bias(ARMS[name], judgments)
+    bias = make_arm_bias(ARMS[name], judgments)
     winner_minus_loser = (sign * bias(annotator, torch.tensor(judgments.delta))).double()
     expected = 0.005 * sign * torch.tensor(lengths(judgments))
     torch.testing.assert_close(winner_minus_loser, expected.double(), rtol=1e-6, atol=1e-8)
     assert list(bias.parameters()) == []
     # beside what is fixed, an arm may learn a variant
-    learned = arm_bias(replace(ARMS[name], bias="pooled"), judgments)
+    learned = make_arm_bias(replace(ARMS[name], bias="pooled"), judgments)
     assert learned.parts == VARIANTS["pooled"] and learned.fixed.allclose(bias.fixed)
 
 
 def test_tokens_are_counted_after_the_cut():
-    whole = arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
-    cut = corpus_stage.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
+    whole = select_arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
+    cut = corpus_stage.select_arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
     assert np.abs(cut.delta).max() < np.abs(whole.delta).max()
 
 
@@ -120,11 +125,11 @@ def test_a_length_counts_as_much_on_shorter_answers():
     factor = round(PAPER_TOKENS / np.mean([len(text.split()) + 1 for text in sides]), 2)
     expected = {"rdpo": 0.005 * factor, "rdpo_strong": 0.02 * factor}
     for name, arm in ARMS.items():
-        assert adjusted_arm(arm, short_answers).fixed == pytest.approx(expected.get(name, 0))
-        assert adjusted_arm(arm, long_answers) is arm
+        assert adjust_arm(arm, short_answers).fixed == pytest.approx(expected.get(name, 0))
+        assert adjust_arm(arm, long_answers) is arm
     # what is cut is not penalised
     args.max_length = 12
-    assert adjusted_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
+    assert adjust_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
 
 
 def test_the_placebo_trains_on_votes_without_bias_or_on_weighted_votes_of_people():
@@ -133,13 +138,13 @@ def test_the_placebo_trains_on_votes_without_bias_or_on_weighted_votes_of_people
         arguments=lambda: SimpleNamespace(max_length=192, max_prompt_length=96, seed=1)
     )
     stage = SimpleNamespace(scale=SMALL, dataset=planted, train=planted.split()[0], tokenizer=None)
-    arm = adjusted_arm(placebo, stage)
+    arm = adjust_arm(placebo, stage)
     seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
     expected = planted.placebo.split(planted.held_out, seed=0)[0]
     assert seen.fingerprint() == expected.fingerprint() != stage.train.fingerprint()
     assert seen.comparisons.equals(stage.train.comparisons)
     stage.dataset = replace(planted, placebo=None)
-    arm = adjusted_arm(placebo, stage)
+    arm = adjust_arm(placebo, stage)
     assert (arm.objective, arm.bias) == ("placebo", "none")
     seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
     assert seen.fingerprint() == stage.train.fingerprint()

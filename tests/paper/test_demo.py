@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
-from badpo_paper.datasets import bundled_signed
-from badpo_paper.reproduce import ARMS_SHOWN, run_demo, summarize
+from badpo_paper.datasets import make_signed_dataset
+from badpo_paper.reproduce import ARMS_SHOWN, run_demo, summarize_seed
 from badpo_paper.schedule import silent
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
@@ -51,7 +51,7 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in summary["rates"].values())
     # the correlation, once more from the run folder and the votes as they were drawn
     bias = BiasTerm.load(finished / "shared_mean-s42")
-    drawn = bundled_signed(120, 1, n_prompts=8)
+    drawn = make_signed_dataset(120, 1, n_prompts=8)
     assert list(bias.annotators) == drawn.judgments.annotators["pseudonym"].tolist()
     for learned, planted, name in zip(bias.theta().T, drawn.planted.T, bias.attributes, strict=True):
         expected = np.corrcoef(learned.detach().double(), planted)[0, 1]
@@ -122,9 +122,9 @@ def readouts_of(rate: float) -> dict:
 
 def test_what_is_not_known_is_none():
     runs = {"reference": 0.5, "dpo": 0.9, "pooled": 0.6, "shared_mean": 0.5}
-    found = summarize({name: readouts_of(rate) for name, rate in runs.items()})
+    found = summarize_seed({name: readouts_of(rate) for name, rate in runs.items()})
     assert found["removed"] == {"pooled": {"woman": pytest.approx(0.75)}, "shared_mean": {"woman": 1.0}}
     assert found["theta_correlation"] == {"woman": 0.9}
     # a share of no shift
-    found = summarize({name: readouts_of(0.5) for name in runs})
+    found = summarize_seed({name: readouts_of(0.5) for name in runs})
     assert found["removed"]["pooled"] == found["theta_correlation"] == {"woman": None}

@@ -129,11 +129,11 @@ def test_a_folder_is_of_one_run_from_its_start(tmp_path, monkeypatch):
 
 def test_halves_are_halves_of_everyone():
     annotator = np.random.default_rng(0).integers(7, size=500)
-    half = em_dpo.vote_halves(annotator, seed=3)
+    half = em_dpo.split_votes(annotator, seed=3)
     counts = [np.bincount(half[annotator == k], minlength=2) for k in range(7)]
     assert all(0 <= zeros - ones <= 1 for zeros, ones in counts)
-    np.testing.assert_array_equal(half, em_dpo.vote_halves(annotator, seed=3))
-    assert not np.array_equal(half, em_dpo.vote_halves(annotator, seed=4))
+    np.testing.assert_array_equal(half, em_dpo.split_votes(annotator, seed=3))
+    assert not np.array_equal(half, em_dpo.split_votes(annotator, seed=4))
 
 
 def of_kinds(n: int, n_kinds: int, n_each: int, per_comparison: int):
@@ -147,11 +147,11 @@ def of_kinds(n: int, n_kinds: int, n_each: int, per_comparison: int):
 
 
 def test_a_start_of_few_comparisons_and_one_that_meets_no_type():
-    assert set(em_dpo.agreement_types(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
+    assert set(em_dpo.cluster_annotators(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
     # six types of four: several k-means starts out of ten put two centers into one type
     kind, table = of_kinds(2000, 6, 4, 6)
     for seed in range(8):
-        assert em_dpo.agreement_types(table, 6, seed=seed).tolist() == kind.tolist()
+        assert em_dpo.cluster_annotators(table, 6, seed=seed).tolist() == kind.tolist()
 
 
 @pytest.mark.parametrize("seed", [3, 5, 8])
@@ -171,7 +171,7 @@ def test_the_start_is_the_best_partition_in_eigenvectors_that_are_scaled_by_thei
 
     partitions = [(0, *rest) for rest in product(range(3), repeat=6)]
     best, by_roots = (min(partitions, key=lambda one: spread(one, scale)) for scale in (np.abs, np.sqrt))
-    found = em_dpo.agreement_types(csr_array(table), 3, seed=0).tolist()
+    found = em_dpo.cluster_annotators(csr_array(table), 3, seed=0).tolist()
     assert (
         found == pd.factorize(np.array(best))[0].tolist() != pd.factorize(np.array(by_roots))[0].tolist()
     )
@@ -184,9 +184,9 @@ def test_the_e_step_is_bayes_rule_and_annotator_weights_are_a_weighted_dpo():
     for _, vote in judgments.votes.iterrows():
         likelihood[vote["annotator"]] /= 1 + np.exp(-vote["sign"] * margins[vote["comparison"]])
     expected = share * likelihood / (share * likelihood).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(em_dpo.type_probabilities(margins, judgments, share), expected)
+    np.testing.assert_allclose(em_dpo.estimate_probabilities(margins, judgments, share), expected)
     # no type is lost for good
-    gamma = em_dpo.type_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
+    gamma = em_dpo.estimate_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
     np.testing.assert_allclose(gamma.sum(axis=1), 1.0)
     assert gamma.min() == pytest.approx(1e-6, rel=1e-3)
     objective = em_dpo.AnnotatorWeights([0.75, 0.5, 0.25], [0, 1, 2, 1])
@@ -217,7 +217,7 @@ def test_games_solved_by_hand(regrets, expected):
     # whatever the own rewards and the scale, which regrets leave out
     own = np.arange(len(expected))[:, None]
     for scale in (1.0, 1e-6, 1e6):
-        found = em_dpo.minmax_weights(scale * (own - np.array(regrets)))
+        found = em_dpo.solve_minmax(scale * (own - np.array(regrets)))
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -227,10 +227,10 @@ def test_a_vote_is_predicted_by_the_annotators_own_types_and_readouts_are_means(
     margins, second, votes = np.stack([u, -u], axis=1), kinds(judgments), judgments.votes
     certain = np.stack([~second, second], axis=1) * (1 - 2e-6) + 1e-6
     own = np.where(second, -1, 1)[votes["annotator"]] * u[votes["comparison"]]
-    found = em_dpo.mixture_logits(margins, certain, judgments)
+    found = em_dpo.compute_mixture_logits(margins, certain, judgments)
     np.testing.assert_allclose(found, votes["sign"] * own, atol=1e-4)
     even = np.full((10, 2), 0.5)
-    np.testing.assert_allclose(em_dpo.mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
+    np.testing.assert_allclose(em_dpo.compute_mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
     one = {"arm": "x", "rates": {"rate": 0.2, "se": 0.01}, "n": 3, "mean": None, "kl": 1.0, "kl_se": 0.1}
     other = one | {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0}
     one["sums"], other["sums"] = [{"text": "a", "n": 1.0}, 2.0], [{"text": "b", "n": 5.0}, 4.0]

@@ -26,8 +26,13 @@ from badpo_paper import datasets, schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import ultrafeedback
 from badpo_paper.corpora.multipref_votes import HELD_OUT
-from badpo_paper.corpus_stage import run_recipe, unopened_stage
-from badpo_paper.datasets import public_fresh, public_signed, public_style, public_votes
+from badpo_paper.corpus_stage import make_run_recipe, prepare_stage
+from badpo_paper.datasets import (
+    load_fresh_prompts,
+    load_public_dataset,
+    load_signed_dataset,
+    load_style_dataset,
+)
 from badpo_paper.reproduce import run_suites
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import plan, silent
@@ -78,14 +83,14 @@ def stand_ins(tmp_path):
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_a_run_has_the_settings_of_its_preset_and_of_the_suites(model, tmp_path, monkeypatch):
-    stage = unopened_stage(Corpus("signed", model), ON_BUNDLED, None, tmp_path)
+    stage = prepare_stage(Corpus("signed", model), ON_BUNDLED, None, tmp_path)
     lora, is_full = stage.recipe.model, model == "small"
     assert stage.recipe.data.held_out == 0.1 and stage.decoding == Decoding(512, 0.7, 0.9)
     assert stage.reference.reference.max_steps == stage.train.n_comparisons // 32
     assert (lora.use_peft, lora.dtype) == ((False, "float32") if is_full else (True, "bfloat16"))
     for module in (config_module, transformers.training_args):
         monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: True)
-    args = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage).arguments()
+    args = make_run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage).arguments()
     assert supervised_arguments(tmp_path).bf16 and args.bf16
     settings = (args.max_steps, args.beta, args.batching, args.encoding)
     assert settings == (1000, 0.1, "random", "paper")
@@ -153,7 +158,7 @@ def test_every_model_that_is_not_there_is_told(tmp_path):
 def no_public_corpora():
     """Forget what was read in a test."""
     yield
-    for function in (public_signed, public_style, public_fresh, datasets._drawn_pairs):
+    for function in (load_signed_dataset, load_style_dataset, load_fresh_prompts, datasets._draw_pairs):
         function.cache_clear()
 
 
@@ -161,13 +166,13 @@ def no_public_corpora():
 def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
     path = tmp_path / "train_prefs.parquet"
     public_rows.ultrafeedback(11_700).to_parquet(path)
-    found = public_votes(SIGNED, path)
+    found = load_public_dataset(SIGNED, path)
     trained = set(found.judgments.comparisons["prompt"])
     fresh = SCALES["paper"].fresh_prompts(path)
     signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
-    other = public_votes(Corpus("signed", data_seed=1), path)
+    other = load_public_dataset(Corpus("signed", data_seed=1), path)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
     runs = small(tmp_path, SUITES["names"], scale=SCALES["paper"], data=path)
     told = plan(runs)["about"]
@@ -183,7 +188,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     public_rows.multipref(120).to_parquet(path)
     gap = suite(DPO, corpus=STYLE, columns={"gap": "heldout.length.gap"})
     with caplog.at_level("INFO", logger="badpo_paper"):
-        runs = small(tmp_path / "out", gap, scale=stand_ins, data=path, dataset=public_votes)
+        runs = small(tmp_path / "out", gap, scale=stand_ins, data=path, dataset=load_public_dataset)
         (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == ()
     # real votes have no ceiling

@@ -10,7 +10,7 @@ import pytest
 
 from badpo_paper import patterns
 from badpo_paper.suites import SUITES
-from badpo_paper.tables import Found
+from badpo_paper.tables import PanelRuns
 
 SEEDS = (42, 123, 456)
 # Of every condition its places, with one number for all seeds or one for each.
@@ -18,7 +18,7 @@ Numbers = Mapping[str, float | tuple[float, float, float]]
 Readouts = Mapping[str, Numbers]
 
 
-class Planted(Found):
+class Planted(PanelRuns):
     """The readouts of a panel's runs but of those that are missing; notes which conditions are asked for."""
 
     def __init__(self, readouts: Readouts, missing: Collection[str] = (), planned=None, name="panel"):
@@ -60,7 +60,7 @@ CHECK = patterns.check
 YES, NO, OPEN, UNKNOWN = "reproduced", "pattern not reproduced", "undecided", "not measured"
 
 
-class Told(Found):
+class Told(PanelRuns):
     """Values of readings, which a test sets by source; the value of every other source is one."""
 
     def __init__(self, missing: Collection[str] = ()):
@@ -73,7 +73,7 @@ class Told(Found):
             seed: 1.0 for seed in SEEDS if not {f"{one}-s{seed}" for one in needed} & {*self._missing}
         }
 
-    def no_share(self, against: str, source: str) -> str:
+    def explain_missing_share(self, against: str, source: str) -> str:
         return ""
 
 
@@ -87,7 +87,7 @@ def verdict_with(monkeypatch, name: str, place: int, values: tuple[float, ...]) 
         return CHECK(label, pd.Series(given), order, places, reason)
 
     monkeypatch.setattr(patterns, "check", planted)
-    return patterns.found_pattern(name, Told()).verdict
+    return patterns.evaluate_pattern(name, Told()).verdict
 
 
 def middle(order: patterns.Order) -> float:
@@ -106,7 +106,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("name", "place", "asked"), ASKED)
 def test_a_reading_beyond_either_bound_is_no_success(monkeypatch, name, place, asked):
-    order = patterns.order_of(asked)
+    order = patterns.parse_order(asked)
     assert verdict_with(monkeypatch, name, -1, ()) == YES
     bounds = [bound for bound in (order.low, order.high) if np.isfinite(bound)]
     assert bounds
@@ -122,11 +122,11 @@ def test_a_reading_beyond_either_bound_is_no_success(monkeypatch, name, place, a
 @pytest.mark.parametrize("name", patterns.PATTERNS)
 def test_what_is_not_measured_leaves_it_open(name):
     none = Planted({})
-    found = patterns.found_pattern(name, none)
+    found = patterns.evaluate_pattern(name, none)
     assert (found.verdict, found.holds, found.is_begun) == (UNKNOWN, None, False)
     assert all("not measured, 0 of 3 seeds" in figure for figure in found.figures)
     for condition in none.asked:
-        found = patterns.found_pattern(name, Told(missing=[f"{condition}-s456"]))
+        found = patterns.evaluate_pattern(name, Told(missing=[f"{condition}-s456"]))
         assert any("not measured, 2 of 3 seeds" in figure for figure in found.figures), condition
 
 
@@ -141,7 +141,8 @@ def test_a_share_has_two_bounds_and_needs_a_shift():
         arms |= {f"{arm}-length": {TOKENS: tokens} for arm in arms}
         found = Planted(world | arms)
         return [
-            patterns.found_pattern(name, found).verdict for name in ("removes_length", "removes_names")
+            patterns.evaluate_pattern(name, found).verdict
+            for name in ("removes_length", "removes_names")
         ]
 
     assert verdicts(35.5, 0.55) == [YES, YES]
@@ -156,7 +157,7 @@ def test_a_gap_that_is_inverted_is_not_closed():
 
     def verdict(gap: float) -> str:
         arms = {f"{arm}-length": {"heldout.length.gap": gap} for arm in ("pooled", "shared_mean")}
-        return patterns.found_pattern("gap_length", Planted(gaps | arms)).verdict
+        return patterns.evaluate_pattern("gap_length", Planted(gaps | arms)).verdict
 
     assert [verdict(gap) for gap in (0.01, 0.12, -0.03)] == [YES, NO, NO]
 
@@ -164,7 +165,7 @@ def test_a_gap_that_is_inverted_is_not_closed():
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_plans_whatever_its_patterns_read(name):
     found = Planted({})
-    patterns.found_patterns(patterns.patterns_of(name), [found])
+    patterns.evaluate_patterns(patterns.select_patterns(name), [found])
     assert found.asked <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
 
 
@@ -172,12 +173,12 @@ def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
     world = {"reference": rates(0.5), "dpo": rates(0.9)}
     one, empty = Planted(world, name="signed"), Planted({}, name="style")
     other = Planted(world, missing=["dpo-s456"], name="signed-other")
-    told = patterns.found_patterns(("amplifies_names",), [one, other, empty])
+    told = patterns.evaluate_patterns(("amplifies_names",), [one, other, empty])
     assert [(found.verdict, found.sentence) for found in told] == [
         (YES, "DPO amplifies both attributes (signed)"),
         (UNKNOWN, "DPO amplifies both attributes (signed-other)"),
     ]
-    (none,) = patterns.found_patterns(("amplifies_names",), [empty] * 2)
+    (none,) = patterns.evaluate_patterns(("amplifies_names",), [empty] * 2)
     assert (none.verdict, none.sentence) == (UNKNOWN, "DPO amplifies both attributes")
 
 
@@ -187,11 +188,11 @@ APART = (0.9, 1.0, 1.1)  # 0.752 to 1.248
 @pytest.mark.parametrize(
     ("values", "order", "verdict"),
     [
-        (APART, patterns.order_of("within 0.2 of 1"), OPEN),
+        (APART, patterns.parse_order("within 0.2 of 1"), OPEN),
         # one planned seed is compared by itself
-        ((0.5,), patterns.order_of("above 0"), YES),
-        ((0.0,), patterns.order_of("not above 0"), YES),
-        ((0.1,), patterns.order_of("not above 0.05"), NO),
+        ((0.5,), patterns.parse_order("above 0"), YES),
+        ((0.0,), patterns.parse_order("not above 0"), YES),
+        ((0.1,), patterns.parse_order("not above 0.05"), NO),
     ],
 )
 def test_what_an_interval_says_of_an_order(values, order, verdict):
@@ -209,9 +210,9 @@ def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
         assert "own shift in" in patterns.read(found, source)[1]
     told = "x: +0.50 (one seed, no interval; required: above 0.00)"
-    assert patterns.check("x", pd.Series([0.5]), patterns.order_of("above 0"), 2).figure == told
+    assert patterns.check("x", pd.Series([0.5]), patterns.parse_order("above 0"), 2).figure == told
     told = "x: +1.000 (95 % CI +0.752 to +1.248, 3 seeds; required: within +0.800 to +1.200)"
-    assert patterns.check("x", pd.Series(APART), patterns.order_of("within 0.2 of 1")).figure == told
+    assert patterns.check("x", pd.Series(APART), patterns.parse_order("within 0.2 of 1")).figure == told
 
 
 def ceiling(**values) -> Readouts:
@@ -222,7 +223,7 @@ def ceiling(**values) -> Readouts:
     ("values", "verdict"), [({"A": 0.0, "B": 0.0}, OPEN), ({"A": 0.0}, UNKNOWN), ({"A": 0.5}, NO)]
 )
 def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one(values, verdict):
-    found = patterns.found_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
+    found = patterns.evaluate_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
     assert found.verdict == verdict, found.figures
 
 

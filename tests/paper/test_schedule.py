@@ -98,7 +98,7 @@ def test_an_evaluation_prompt_that_is_trained_on_and_an_anchor_without_a_source_
         run_suites(leaky, silent)
     assert not (tmp_path / "new").exists()
     with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, but dpo_exact_0.4-s42"):
-        schedule.anchored_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
+        schedule.anchor_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
 @pytest.mark.parametrize("corpus", [SIGNED, STYLE], ids=lambda corpus: corpus.kind)

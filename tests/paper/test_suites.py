@@ -10,9 +10,9 @@ from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
 from badpo_paper.arms import ARMS
-from badpo_paper.datasets import bundled_style
-from badpo_paper.patterns import PATTERNS, VERDICTS, patterns_of
-from badpo_paper.reproduce import asked_for, read_suite
+from badpo_paper.datasets import make_style_dataset
+from badpo_paper.patterns import PATTERNS, VERDICTS, select_patterns
+from badpo_paper.reproduce import make_reproduction, read_suite
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
@@ -50,7 +50,7 @@ def test_every_number_has_its_row_and_interval_every_row_an_arm_and_every_patter
     assert {name: spreads[f"tab:{name}"] for name in expected} == expected
     rows = [row for found in SUITES.values() for panel in found.panels for row in panel.rows]
     assert {row.condition.arm for row in rows} | {"reference"} == set(ARMS)
-    assert {name for found in SUITES.values() for name in patterns_of(found.name)} == set(PATTERNS)
+    assert {name for found in SUITES.values() for name in select_patterns(found.name)} == set(PATTERNS)
 
 
 @pytest.mark.parametrize("title", ["names, ", "multipref-length, ", "multipref-length on "])
@@ -59,7 +59,7 @@ def test_a_section_of_the_page_of_tables_has_every_pattern_of_its_suite_with_ver
     now = page.read_text("utf-8").partition("## At the former settings")[0]
     (section,) = re.findall(rf"^### {title}[^\n]*\n(.*?)(?=^### |\Z)", now, re.M | re.S)
     told = re.findall(rf"^- (?:{'|'.join(VERDICTS)}): (.*?)(?: \([\w-]+\))?\. \S", section, re.M)
-    assert told == [PATTERNS[name]["says"] for name in patterns_of(title.split(", ")[0].split()[0])]
+    assert told == [PATTERNS[name]["says"] for name in select_patterns(title.split(", ")[0].split()[0])]
 
 
 def test_suites_share_their_runs_one_name_means_one_run_and_anchors_come_behind(tmp_path):
@@ -122,13 +122,13 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
 
 
 def test_a_table_of_votes_replaces_the_bundled_ones_at_a_laptops_scale(tmp_path):
-    bundled_votes = bundled_style(60, 3).judgments
-    bundled_votes.to_parquet(tmp_path / "own.parquet")
-    asked = asked_for("multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet")
+    make_bundled_dataset = make_style_dataset(60, 3).judgments
+    make_bundled_dataset.to_parquet(tmp_path / "own.parquet")
+    asked = make_reproduction("multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet")
     found = asked.dataset(STYLE)
     train, held_out = found.split()
     assert asked.out.name == "tiny-own" and found.planted is None
-    assert found.judgments.n_votes == bundled_votes.n_votes and train.attribute_names == (
+    assert found.judgments.n_votes == make_bundled_dataset.n_votes and train.attribute_names == (
         "length",
         "markdown",
     )
@@ -136,7 +136,7 @@ def test_a_table_of_votes_replaces_the_bundled_ones_at_a_laptops_scale(tmp_path)
     assert set(found.prompts) == set(held_out.comparisons["prompt"]) and len(found.prompts) == 14 * 21
     assert not set(found.prompts) & set(train.comparisons["prompt"])
     result = read_suite(asked.suites[0], asked)
-    assert f"{bundled_votes.n_votes} votes of 40 annotators" in result.text()
+    assert f"{make_bundled_dataset.n_votes} votes of 40 annotators" in result.text()
     assert "14 evaluation prompts, each answered 21 times" in result.text()
 
 
@@ -144,14 +144,14 @@ def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):
     rows = tmp_path / "rows.parquet"
 
     def asked(name):
-        return asked_for(name, "paper", SEEDS, tmp_path, rows)
+        return make_reproduction(name, "paper", SEEDS, tmp_path, rows)
 
     with pytest.raises(ConfigError, match="does not exist"):
         asked("multipref-length")
     rows.write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="the corpus of one suite; name that suite"):
         asked("all")
-    assert asked("names").out.name == "paper-rows" and asked("names").file_of(SIGNED) == rows
+    assert asked("names").out.name == "paper-rows" and asked("names").find_file(SIGNED) == rows
     # of a suite on both kinds it has the votes on length
     both = asked("mistral")
-    assert {one.kind: both.file_of(one) for one in both.corpora} == {"signed": None, "style": rows}
+    assert {one.kind: both.find_file(one) for one in both.corpora} == {"signed": None, "style": rows}

@@ -10,10 +10,10 @@ import pytest
 from badpo.auditing.pool_bias import pool_attributes
 from badpo.data.files import write_json
 from badpo.theory.summaries import t_interval
-from badpo_paper.reproduce import found_runs, read_suite, results_page
+from badpo_paper.reproduce import find_runs, format_page, read_suite
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
-from badpo_paper.tables import Found, panel_table, table_of, table_text, to_json
+from badpo_paper.tables import PanelRuns, format_table, make_run_table, make_table, to_json
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small
 
 SEEDS = (42, 123, 456)
@@ -63,7 +63,7 @@ def panel_named(suite: str, label: str, of: str = "runs") -> Panel:
 
 
 def read(folder, asked: Panel, seeds=SEEDS):
-    return table_of(asked, Found(folder, seeds), dataset)
+    return make_table(asked, PanelRuns(folder, seeds), dataset)
 
 
 def cells(table) -> dict:
@@ -90,7 +90,7 @@ def test_a_cell_is_the_mean_over_seeds_and_there_is_no_share_of_a_shift_that_was
         "+0.001 (\u22120.012 to +0.015), does not lie above zero"
     )
     assert table.notes == (note,)
-    assert note in table_text(table)
+    assert note in format_table(table)
 
 
 @pytest.mark.parametrize(
@@ -105,26 +105,28 @@ def test_a_cell_is_the_mean_over_seeds_and_there_is_no_share_of_a_shift_that_was
 def test_there_is_a_share_of_a_shift_up_alone(style, means, shares, why):
     write(style, "dpo", *map(tokens, means))
     write(style, "pooled", *[tokens(40.5)] * len(means))
-    found = Found(style, SEEDS)
+    found = PanelRuns(style, SEEDS)
     assert found.values("pooled", "removed:tokens.mean") == shares
-    assert why in found.no_share("dpo", "removed:tokens.mean")
-    assert found.no_share("shared_mean", "removed:tokens.mean") == ""
+    assert why in found.explain_missing_share("dpo", "removed:tokens.mean")
+    assert found.explain_missing_share("shared_mean", "removed:tokens.mean") == ""
 
 
 def test_a_share_of_the_votes_part_starts_at_the_placebo_with_the_same_seed(style):
     write(style, "dpo", *map(tokens, (60.0, 62.0, 64.0)))
     write(style, "pooled", *map(tokens, (42.0, 40.0, 40.0)))
     source = "added:tokens.mean"
-    found = Found(style, SEEDS)
-    assert found.values("pooled", source) == {} and found.no_share("dpo", source) == ""  # no placebo
+    found = PanelRuns(style, SEEDS)
+    assert (
+        found.values("pooled", source) == {} and found.explain_missing_share("dpo", source) == ""
+    )  # no placebo
     write(style, "dpo_placebo", *map(tokens, (40.0, 42.0, 44.0)))
-    found = Found(style, SEEDS)
+    found = PanelRuns(style, SEEDS)
     assert found.values("pooled", source) == {42: 0.9, 123: 1.1, 456: 1.2}  # above 1: an overshoot
     assert found.values("dpo", source) == found.values("dpo_placebo", source) == {}
     write(style, "dpo_placebo", *map(tokens, (40.0, 70.0, 50.0)))
-    found = Found(style, SEEDS)
+    found = PanelRuns(style, SEEDS)
     assert found.values("pooled", source) == {}
-    assert "from the placebo in tokens" in found.no_share("dpo", source)
+    assert "from the placebo in tokens" in found.explain_missing_share("dpo", source)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_where_a_value_is_read(style, source, values):
         lines = [{"groups/weight_sd": 9.0}, {"groups/weight_sd": 0.5 + i / 10}]
         log = "\n".join(map(json.dumps, lines))
         (style / f"dpo-s{seed}" / "log.jsonl").write_text(log[: -(i == 2) or None], encoding="utf-8")
-    found = Found(style, SEEDS).values("dpo", source)
+    found = PanelRuns(style, SEEDS).values("dpo", source)
     assert found == pytest.approx(dict(zip(SEEDS, values, strict=False)))
 
 
@@ -161,9 +163,9 @@ def test_what_is_missing_or_torn_is_said(signed):
     (signed / "dpo-s123" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
     table = read(signed, panel(DPO))
     assert table.missing == ("dpo-s123",) and table.rows[1].seeds == (42, 456)
-    assert "not run: dpo-s123" in table_text(table)
+    assert "not run: dpo-s123" in format_table(table)
     em = panel(Row("EM", Condition("em_dpo")), columns=panel_named("names", "sec:names_v3").columns)
-    text = table_text(read(signed, em))
+    text = format_table(read(signed, em))
     assert "nothing measured" in text and "not run: em_dpo-s42" in text and "|" not in text
 
 
@@ -172,17 +174,17 @@ def test_a_scale_decides_where_the_papers_controls_are_run(signed):
     suite = Suite("x", "", (panel(control, POOLED),))
     for where, is_single in (("first", True), ("all", False)):
         asked = small(signed.parent, suite, seeds=SEEDS, control_seeds=where)
-        table = panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
+        table = make_run_table(suite.panels[0], find_runs(suite, SIGNED, asked))
         _, row, pooled = table.rows
         # at a single seed it is marked, and has no interval
         assert row.is_control == is_single == np.isnan(row.cells["p(woman)"].half)
-        assert ("control (seed 42 only)" in table_text(table)) == is_single
+        assert ("control (seed 42 only)" in format_table(table)) == is_single
         assert not pooled.is_control
         assert asked.scale.seeds_of(replace(control, seeds="one"), SEEDS) == (42,)
         assert asked.scale.seeds_of(replace(control, condition=Condition("em_dpo")), SEEDS) == (42,)
     # of a condition in several rows the most seeds are planned
     suite = Suite("x", "", (panel(control, DPO, control),))
-    assert found_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned("dpo") == SEEDS
+    assert find_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned("dpo") == SEEDS
 
 
 def theta(level, correlation, offsets):
@@ -202,7 +204,7 @@ def test_what_was_planted_stands_above_as_the_mean_over_arms_and_seeds(signed):
     offset = rows["Class"]["offset (race), A"]
     assert (offset.mean, offset.paper) == (1.0, (0.98, None))
     assert rows["BA-DPO (pooled)"]["correlation (race)"].values == ()
-    assert "1.00 \u00b1 0.00 [0.98]" in table_text(table)
+    assert "1.00 \u00b1 0.00 [0.98]" in format_table(table)
     told = [{"black": {"all": {"accuracy": accuracy}}} for accuracy in (0.7, 0.8, 0.9)]
     write(signed, "dpo", *({"votes": own, "ceiling": own} for own in told))
     table = read(signed, panel_named("votes", "tab:votes"))
@@ -250,7 +252,7 @@ def test_the_votes_before_training_are_the_audits(style):
     delta, votes = found.judgments.delta[:, 0], found.judgments.votes
     toward = votes.assign(sign=np.where(delta != 0, delta, votes["sign"]).astype(int))
     one_way = replace(found, judgments=replace(found.judgments, votes=toward))
-    table = table_of(VOTES, Found(style, SEEDS), lambda corpus: one_way)
+    table = make_table(VOTES, PanelRuns(style, SEEDS), lambda corpus: one_way)
     row = table.rows[0].cells
     assert row["response with it wins"].mean == 1.0 and row["offline theta"].values == ()
     json.dumps(to_json(table), allow_nan=False)
@@ -258,7 +260,7 @@ def test_the_votes_before_training_are_the_audits(style):
 
 def test_every_format_says_the_same(signed):
     table = read(signed, panel(DPO, POOLED))
-    text = " ".join(table_text(table).split())
+    text = " ".join(format_table(table).split())
     assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in text
     assert "over seeds (Student's t)" in text and text.endswith("*values in brackets: the paper*")
     (cell,) = (
@@ -294,7 +296,7 @@ def test_the_title_names_the_model_that_was_run(signed):
     found = Suite("names", "Names", (panel(DPO, POOLED),))
     result = read_suite(found, small(signed.parent, found, seeds=SEEDS, ran="a small model"))
     assert re.match(
-        r"- Of the paper's patterns: 1 reproduced, \d+ not measured\.\n- repro", result.text()
+        r"- Of the paper's patterns: \d+ reproduced, \d+ not measured\.\n- repro", result.text()
     )
     assert f"a small model (the paper: {QWEN})" in result.text()
 
@@ -305,7 +307,7 @@ def test_the_page_of_results_has_every_pattern_whatever_became_of_it(style):
     write(style, "rdpo", {"heldout": {"length": {"gap": -0.1}}})
     found = replace(SUITES["multipref-length"], panels=SUITES["multipref-length"].panels[:1])
     result = read_suite(found, small(style.parent, found))
-    page = results_page([result], "badpo reproduce multipref-length")
+    page = format_page([result], "badpo reproduce multipref-length")
     assert {p.verdict for p in result.patterns} == {
         "reproduced",
         "pattern not reproduced",
@@ -315,4 +317,4 @@ def test_the_page_of_results_has_every_pattern_whatever_became_of_it(style):
         row = f"| `multipref-length` | `{pattern.place}` | {pattern.sentence} | {pattern.verdict} |"
         assert row in page
         assert f"- {pattern.verdict}: {pattern.sentence}. {'; '.join(pattern.figures)}" in page
-    assert table_text(result.tables[0]) in page and "badpo reproduce multipref-length" in page
+    assert format_table(result.tables[0]) in page and "badpo reproduce multipref-length" in page

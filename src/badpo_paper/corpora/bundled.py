@@ -74,7 +74,7 @@ def fresh_prompts() -> list[str]:
     return [question.prompt for question in _all_questions()[N_SIGNING : N_SIGNING + N_FRESH]]
 
 
-def scored_questions(n: int, seed: int) -> list[Question]:
+def select_questions(n: int, seed: int) -> list[Question]:
     """The first ``n`` questions of the scored pairs, in an order that depends on the seed."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
@@ -219,7 +219,7 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
     True
     """
     rows = []
-    for number, question in enumerate(scored_questions(n, seed)):
+    for number, question in enumerate(select_questions(n, seed)):
         draw = random.Random(f"{seed}/{number}")
         better, worse = draw_answer(question, draw), draw_answer(question, draw)
         while worse[0] == better[0]:
@@ -286,5 +286,5 @@ def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
     prefers_a = uniforms[..., 1] < signed.preference(quality, theta[annotators], delta)
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
     unbiased = uniforms[..., 1] < signed.preference(quality, 0 * theta[annotators], delta)
-    planned = (unbiased, annotators, theta, signed.class_of_each(CLASS_MEANS), quality)
+    planned = (unbiased, annotators, theta, signed.repeat_classes(CLASS_MEANS), quality)
     return signed.planted_votes(comparisons, winner, *planned, attributes, "constructed-style")

@@ -26,7 +26,7 @@ STATISTICS = json.loads(
 
 
 @dataclass(frozen=True)
-class GateRow:
+class PublishedStatistic:
     """A statistic of a corpus and its published value. The published value is a text with its decimals."""
 
     name: str
@@ -54,16 +54,16 @@ class GateRow:
         return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 
 
-def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[GateRow, ...]:
+def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[PublishedStatistic, ...]:
     """One row for each published statistic, with the value of the corpus at the same keys of the gate."""
     (found,) = pd.json_normalize(dict(gate), sep=" ").to_dict("records")
     return tuple(
-        GateRow(name, None if found.get(name) is None else float(found[name]), value)
+        PublishedStatistic(name, None if found.get(name) is None else float(found[name]), value)
         for name, value in published.items()
     )
 
 
-def gate_table(rows: Sequence[GateRow]) -> list[str]:
+def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
     """The rows as lines of text. The last line says how many statistics agree."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:

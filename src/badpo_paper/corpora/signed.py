@@ -74,7 +74,7 @@ def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float)
     return centers + generator.normal(0.0, spread, size=centers.shape)
 
 
-def class_of_each(means: ClassMeans) -> NDArray:
+def repeat_classes(means: ClassMeans) -> NDArray:
     """Class of every annotator, in the order of `draw_theta`."""
     return np.repeat(list(means), ANNOTATORS_PER_CLASS)
 
@@ -171,7 +171,7 @@ class SignedPlan:
         quality = np.where(self.kinds == "swap", 0.0, quality)
         return self.uniforms < preference(quality, self.theta[self.annotators], self.delta)
 
-    def unbiased_labels(self, quality: Floats) -> Bools:
+    def decide_unbiased_votes(self, quality: Floats) -> Bools:
         """Labels that the same uniform numbers give if no annotator has a bias."""
         return replace(self, theta=np.zeros_like(self.theta)).labels(quality)
 
@@ -218,7 +218,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     delta = [(y1.woman - y2.woman, y1.black - y2.black) for _, y1, y2, _, _ in pairs]
     return SignedPlan(
         theta=theta,
-        annotator_class=class_of_each(CLASS_MEANS),
+        annotator_class=repeat_classes(CLASS_MEANS),
         kinds=kinds.astype(np.str_),
         delta=np.array(delta, int).reshape(n_pairs, 2),
         names_first=np.array([name.first for name in firsts], dtype=np.str_),
@@ -299,7 +299,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
             "response_b": _signed(second, plan.names_second, plan.surnames),
         }
     )
-    winner = np.where(plan.labels(quality), "a", "b"), plan.unbiased_labels(quality)
+    winner = np.where(plan.labels(quality), "a", "b"), plan.decide_unbiased_votes(quality)
     planned = (plan.annotators, plan.theta, plan.annotator_class, quality)
     votes = planted_votes(comparisons, *winner, *planned, ATTRIBUTES, "constructed")
     left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(kept)}

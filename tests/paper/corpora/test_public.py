@@ -12,7 +12,13 @@ from badpo.data.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
-from badpo_paper.corpora.published import GateRow, compared, gate_table, read_split, require_unseen
+from badpo_paper.corpora.published import (
+    PublishedStatistic,
+    compared,
+    format_statistics,
+    read_split,
+    require_unseen,
+)
 from tests.paper.corpora import public_rows
 
 
@@ -60,15 +66,18 @@ def test_a_hub_out_of_reach_or_gated_and_another_schema_are_one_message(tmp_path
 
 
 def test_a_statistic_agrees_where_it_rounds_to_the_published_one():
-    assert GateRow("x", 0.5866, "0.587").agrees and GateRow("x", 30_847, "30847").agrees
-    assert not GateRow("x", 0.5864, "0.587").agrees
+    assert (
+        PublishedStatistic("x", 0.5866, "0.587").agrees
+        and PublishedStatistic("x", 30_847, "30847").agrees
+    )
+    assert not PublishedStatistic("x", 0.5864, "0.587").agrees
     # what is missing is no figure
     rows = compared({"pairs": {"swap": 1}}, {"swap_log_odds woman all": "0.95", "pairs swap": "1"})
     assert rows[0].found is None and not rows[0].agrees and rows[1].agrees
-    _, first, second, last = gate_table(rows)
+    _, first, second, last = format_statistics(rows)
     assert first.split()[-3:] == ["-", "0.95", "differs"] and second.split()[-2:] == ["1", "1"]
     assert last == "warning: 1 of 2 agree with the published statistics"
-    assert gate_table(rows[1:])[-1] == "1 of 1 agree with the published statistics"
+    assert format_statistics(rows[1:])[-1] == "1 of 1 agree with the published statistics"
 
 
 ASKED = "\n\nSign your answer with a name of your choice."
