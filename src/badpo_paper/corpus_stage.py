@@ -150,6 +150,7 @@ def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStag
         "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],
         "bias": {
             **stage.keys["bias"],
+            **({"fit": changed.pop("bias_fit")} if "bias_fit" in changed else {}),
             "variant": arm.bias or "none",
             "warm_start": arm.warm_start,
             "gold_annotators": list(arm.gold),

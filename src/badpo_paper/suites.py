@@ -56,7 +56,8 @@ class Condition:
     variant : str
         Name that distinguishes the condition from other conditions with the same arm.
     overrides : tuple of (str, number)
-        Recipe keys that differ from the scale's. ``rate_factor`` multiplies the policy's learning rate.
+        Recipe keys that differ from the scale's. ``rate_factor`` multiplies the policy's learning rate, and
+        ``bias_fit`` is the rule that fits theta.
     offset : Offset or None
         If given, the run is not trained from the reference but anchored from a run of the same arm.
     """
@@ -523,6 +524,38 @@ def _mistral() -> Suite:
     return Suite("mistral", "Another model family", panels)
 
 
+def _default_fit(label: str, *rows: Row) -> tuple[Row, ...]:
+    """The rows with the rule that `badpo train` uses for theta; the paper uses Adam from zero."""
+    return tuple(
+        Row(
+            f"{row.label}, {label}",
+            replace(row.condition, variant="default_fit", overrides=(("bias_fit", "anchored"),)),
+        )
+        for row in rows
+    )
+
+
+def _names_default() -> Suite:
+    rows = (DPO, PLACEBO_ROW, *_default_fit("default fit", *BA))
+    panel = Panel("tab:names_v3", f"{QWEN}, badpo train's fit", SIGNED, rows, {**RATES, **TILTS, **KL})
+    return Suite("names-default", "The table of `names` with badpo train's fit of theta", (panel,))
+
+
+def _length_default() -> Suite:
+    # The placebo has no bias toward length and none toward Markdown, so the first rows declare both.
+    rows = (
+        DPO,
+        PLACEBO_ROW,
+        *_default_fit("default fit", *BA),
+        *_default_fit("default fit, length declared only", *_declaring("length", *BA)),
+        RDPO,
+    )
+    panel = Panel("tab:multipref", f"{QWEN}, badpo train's fit", STYLE, rows, LENGTH)
+    return Suite(
+        "length-default", "The table of `multipref-length` with badpo train's fit of theta", (panel,)
+    )
+
+
 def _offset() -> Suite:
     def anchored(kind: str, target: float, rounds: int) -> Condition:
         return Condition(
@@ -568,6 +601,8 @@ SUITES: dict[str, Suite] = {
         _lora(),
         _mistral(),
         _offset(),
+        _names_default(),
+        _length_default(),
     )
 }
 
