@@ -16,7 +16,7 @@ from typer import Argument, Option
 from badpo.cli import options
 from badpo.data.files import write_atomically
 from badpo.data.problems import TRAIN, ConfigError
-from badpo_paper.suites import SUITES, known
+from badpo_paper.suites import SUITES, require_known
 
 if TYPE_CHECKING:
     from badpo_paper.datasets import PublicCorpus
@@ -68,17 +68,17 @@ def demo(
         summaries = run_demo(out, numbers, progress, model, data_seed)
 
     if results is not None:
-        given = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
-        asked = (f"--{name} {value}" for name, value in given.items() if value)
-        text = (
+        values = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
+        arguments = (f"--{name} {value}" for name, value in values.items() if value)
+        page = (
             f"# The demo over training seeds, data seed {data_seed}\n\n"
-            f"Printed by `badpo demo {' '.join(asked)} --results {results}`. The votes are the same for all training "
-            f"seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change the "
-            f"second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers)}\n"
+            f"Printed by `badpo demo {' '.join(arguments)} --results {results}`. The votes are the same for all "
+            f"training seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change "
+            f"the second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers)}\n"
         )
-        write_atomically(results, text.encode())
-    shown = f"{format_demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"
-    options.tell(as_json, summaries[0] if len(summaries) == 1 else summaries, shown)
+        write_atomically(results, page.encode())
+    text = f"{format_demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"
+    options.tell(as_json, summaries[0] if len(summaries) == 1 else summaries, text)
 
 
 @options.reporting_errors
@@ -112,35 +112,35 @@ def reproduce(
     Suites share runs, and an interrupted run is resumed.
     """
     # reject a misspelt name before the training libraries are loaded
-    known("suite", suite, [*SUITES, "all"])
+    require_known("suite", suite, [*SUITES, "all"])
     import transformers
 
     from badpo_paper.reproduce import format_page, make_reproduction, run_suites
     from badpo_paper.schedule import plan
 
-    asked = make_reproduction(suite, scale, parse_seeds(seeds), out, data, data_seed)
+    reproduction = make_reproduction(suite, scale, parse_seeds(seeds), out, data, data_seed)
     if dry_run:
-        planned = plan(asked)
+        planned = plan(reproduction)
         states, width = planned["states"], max(map(len, planned["states"]))
         lines = [f"{place:<{width}}  {state}" for place, state in states.items()]
         n_done = list(states.values()).count("done")
-        counted = f"{len(states)} runs, {n_done} of them done"
-        options.tell(as_json, planned, "\n".join([*lines, "", counted, *planned["about"]]))
+        summary = f"{len(states)} runs, {n_done} of them done"
+        options.tell(as_json, planned, "\n".join([*lines, "", summary, *planned["about"]]))
         return
     # the progress bars of transformers would overwrite our own progress lines
     transformers.utils.logging.disable_progress_bar()
     jobs = min(jobs, os.cpu_count() or 1)
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        found = run_suites(asked, progress, jobs)
+        suite_results = run_suites(reproduction, progress, jobs)
     flags = f"--scale {scale}" + (f" --data {data.name}" if data else "")
     flags += f" --data-seed {data_seed}" if data_seed else ""
-    page = results or asked.out / f"{suite}.md"
-    asked_page = f" --results {results}" if results else ""
-    command = f"badpo reproduce {suite} {flags} --seeds {seeds}{asked_page}"
-    tables = "\n\n".join(result.text() for result in found)
+    page = results or reproduction.out / f"{suite}.md"
+    page_option = f" --results {results}" if results else ""
+    command = f"badpo reproduce {suite} {flags} --seeds {seeds}{page_option}"
+    tables = "\n\n".join(result.text() for result in suite_results)
     # print the tables first, so that they are not lost if the page cannot be written
-    options.tell(as_json, [result.to_json() for result in found], tables)
-    write_atomically(page, format_page(found, command).encode())
+    options.tell(as_json, [result.to_json() for result in suite_results], tables)
+    write_atomically(page, format_page(suite_results, command).encode())
     if not as_json:
         options.say(f"\npage: {page}")
 
@@ -167,8 +167,9 @@ def corpus_signed(
     """Sign scored pairs with names and simulate the votes of 60 biased annotators, as in the paper."""
     from badpo_paper.datasets import write_signed_corpus
 
-    gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
-    options.tell(as_json, gate, f"{options.as_lines(gate)}\n\n{out / 'judgments.parquet'}")
+    statistics = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
+    text = f"{options.as_lines(statistics)}\n\n{out / 'judgments.parquet'}"
+    options.tell(as_json, statistics, text)
 
 
 @corpus.command("multipref")
@@ -185,7 +186,7 @@ def corpus_multipref(
     """Write the individual votes and the evaluation prompts of MultiPref, and compare its statistics with the paper."""
     from badpo_paper.datasets import write_multipref
 
-    _tell(lambda: write_multipref(out, source), out, source, as_json)
+    _print_statistics(lambda: write_multipref(out, source), out, source, as_json)
 
 
 @corpus.command("ultrafeedback")
@@ -212,7 +213,7 @@ def corpus_ultrafeedback(
     """Sign pairs of UltraFeedback with names, simulate the votes of 60 biased annotators, and write prompts."""
     from badpo_paper.datasets import write_signed_ultrafeedback
 
-    _tell(
+    _print_statistics(
         lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed),
         out,
         train,
@@ -231,23 +232,26 @@ def corpus_style(
     """Simulate votes of 40 annotators who are biased toward length and Markdown, on the bundled answers."""
     from badpo_paper.datasets import write_style_votes
 
-    told = write_style_votes(out, n, seed)
-    options.tell(as_json, told, f"{options.as_lines(told)}\n\n{out / 'judgments.parquet'}")
+    statistics = write_style_votes(out, n, seed)
+    text = f"{options.as_lines(statistics)}\n\n{out / 'judgments.parquet'}"
+    options.tell(as_json, statistics, text)
 
 
-def _tell(write: Callable[[], PublicCorpus], out: Path, source: Path | None, as_json: bool) -> None:
+def _print_statistics(
+    write: Callable[[], PublicCorpus], out: Path, source: Path | None, as_json: bool
+) -> None:
     """Write a corpus, and print its statistics, the published statistics and the number of excluded rows."""
     from badpo_paper.corpora.published import format_statistics
 
     options.announce("from the Hub" if source is None else source, as_json)
     rows, left_out = write()
     reasons = [f"excluded, {reason}: {n:,}" for reason, n in left_out.items()]
-    told = {"out": out, "gate": [row.to_json() for row in rows], "left_out": left_out}
-    options.tell(as_json, told, "\n".join([*format_statistics(rows), *reasons, str(out)]))
+    content = {"out": out, "statistics": [row.to_json() for row in rows], "left_out": left_out}
+    options.tell(as_json, content, "\n".join([*format_statistics(rows), *reasons, str(out)]))
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Training seeds from a text with commas. A repeated seed is an error: an interval counts every run once."""
+    """Parse training seeds separated by commas. A repeated seed is an error: an interval counts every run once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(

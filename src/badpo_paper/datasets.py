@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
-from numpy.typing import NDArray
 
 from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
@@ -21,7 +20,13 @@ from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.results.formatting import lean_text, percent
 from badpo.theory import Floats
 from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
-from badpo_paper.corpora.published import PublishedStatistic, Source, compared, format_statistics
+from badpo_paper.corpora.published import (
+    PublishedStatistic,
+    Source,
+    Statistics,
+    compare_statistics,
+    format_statistics,
+)
 from badpo_paper.suites import Corpus
 
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
@@ -36,8 +41,8 @@ class Dataset:
 
     ``prompts`` are the evaluation prompts; a policy answers a repeated prompt repeatedly. ``texts`` train a small
     tokenizer. ``placebo`` has the votes of the simulated annotators without their biases; it is None for votes of
-    people. ``held_out`` is the share of held-out prompts, which also determines the evaluation prompts. ``gate``
-    compares the statistics of a public corpus with the published statistics.
+    people. ``held_out`` is the share of held-out prompts, which also determines the evaluation prompts.
+    ``statistics`` compares the statistics of a public corpus with the published statistics.
     """
 
     judgments: Judgments
@@ -45,7 +50,7 @@ class Dataset:
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
     held_out: float
-    gate: tuple[PublishedStatistic, ...] = ()
+    statistics: tuple[PublishedStatistic, ...] = ()
     placebo: Judgments | None = None
 
     def split(self) -> tuple[Judgments, Judgments]:
@@ -58,21 +63,21 @@ class Dataset:
         return self.placebo.split(self.held_out, seed=0)[0]
 
 
-def measure_votes(judgments: Judgments) -> Json:
-    """Log-odds and shares of every declared attribute in the votes."""
-    found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
-    return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
+def measure_votes(judgments: Judgments) -> dict[str, Json]:
+    """Measure log-odds and shares of every declared attribute in the votes."""
+    log_odds = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
+    return {name: log_odds_row(pooled, judgments.n_votes) for name, pooled in log_odds}
 
 
 def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
-    """Lines that compare the statistics of public corpora with the published statistics. Equal tables appear once."""
-    gates = dict.fromkeys(dataset.gate for dataset in datasets if dataset.gate)
+    """Compare the statistics of public corpora with the published statistics. Equal tables appear once."""
+    tables = dict.fromkeys(dataset.statistics for dataset in datasets if dataset.statistics)
     title = "statistics of the votes before training:"
-    return [line for gate in gates for line in (title, *format_statistics(gate))]
+    return [line for table in tables for line in (title, *format_statistics(table))]
 
 
 def describe_bias(judgments: Judgments) -> list[str]:
-    """Lines with the bias of the votes before training: the log-odds of the pool for each attribute."""
+    """Describe the bias of the votes before training: the log-odds of the pool for each attribute."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
@@ -144,12 +149,19 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
     """
     pairs = _draw_pairs(path)
     corpus = signed.build(pairs, seed=data_seed)
-    apart = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
-    prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
+    used = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
+    prompts = ultrafeedback.signing_prompts(path, used, N_EVALUATION)
     # the published statistics are of data seed 0
-    gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    votes, planted = corpus.judgments, corpus.planted_theta
-    return Dataset(votes, planted, tuple(prompts), (), multipref_votes.HELD_OUT, gate, corpus.placebo)
+    measured, published = ultrafeedback.measure_corpus(corpus), ultrafeedback.PUBLISHED
+    return Dataset(
+        corpus.judgments,
+        corpus.planted_theta,
+        tuple(prompts),
+        (),
+        multipref_votes.HELD_OUT,
+        () if data_seed else compare_statistics(measured, published),
+        corpus.placebo,
+    )
 
 
 @cache
@@ -167,8 +179,8 @@ def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
 def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
     """Questions of UltraFeedback after the rows of the corpus: 3,000 for training and 300 for estimating the tilt."""
     drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
-    known = set(_draw_pairs(data)["prompt"])
-    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
+    used = set(_draw_pairs(data)["prompt"])
+    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in used))
 
 
 # -- votes on length and Markdown -------------------------------------------------------------------------------------
@@ -178,23 +190,24 @@ def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
 def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
     """Bundled answers with simulated votes that are biased toward length and Markdown, and held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
-    found = _style(corpus.judgments, corpus.planted_theta, held_out)
-    return replace(found, placebo=corpus.placebo)
+    dataset = _make_dataset(corpus.judgments, corpus.planted_theta, held_out)
+    return replace(dataset, placebo=corpus.placebo)
 
 
 @cache
 def read_style_dataset(path: Path) -> Dataset:
     """Votes of a table, with length and Markdown declared. If held-out prompts are few, each is repeated."""
-    found = _style(Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()]), None, HELD_OUT)
-    return replace(found, prompts=found.prompts * (N_EVALUATION // len(found.prompts)))
+    judgments = Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()])
+    dataset = _make_dataset(judgments, None, HELD_OUT)
+    return replace(dataset, prompts=dataset.prompts * (N_EVALUATION // len(dataset.prompts)))
 
 
-def _style(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
-    """Dataset of votes on length and Markdown. The evaluation prompts are held-out prompts."""
+def _make_dataset(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
+    """Make the dataset of votes on length and Markdown. The evaluation prompts are held-out prompts."""
     frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
-    prompts = multipref_votes.evaluation_prompts(judgments, N_EVALUATION, held_out)
+    prompts = multipref_votes.choose_evaluation_prompts(judgments, N_EVALUATION, held_out)
     return Dataset(judgments, planted, prompts, texts, held_out)
 
 
@@ -202,9 +215,9 @@ def _style(judgments: Judgments, planted: Floats | None, held_out: float) -> Dat
 def load_style_dataset(path: Path | None) -> Dataset:
     """MultiPref, from the Hub or from a local file with the same schema."""
     corpus = multipref_votes.load(path)
-    prompts = multipref_votes.evaluation_prompts(corpus.judgments)
-    gate = compared(corpus.gate, multipref_votes.PUBLISHED)
-    return Dataset(corpus.judgments, None, prompts, (), multipref_votes.HELD_OUT, gate)
+    prompts = multipref_votes.choose_evaluation_prompts(corpus.judgments)
+    statistics = compare_statistics(corpus.statistics, multipref_votes.PUBLISHED)
+    return Dataset(corpus.judgments, None, prompts, (), multipref_votes.HELD_OUT, statistics)
 
 
 # -- writing corpora to folders ---------------------------------------------------------------------------------------
@@ -219,7 +232,7 @@ class PublicCorpus(NamedTuple):
 
 def write_signed_corpus(
     out: Path, pairs: Path | None = None, n_pairs: int | None = None, seed: int = 0
-) -> Json:
+) -> Statistics:
     """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
     if pairs is not None and n_pairs is not None:
         raise ConfigError("--n chooses among the bundled pairs; remove --n if you give a table of pairs")
@@ -229,7 +242,7 @@ def write_signed_corpus(
         scored = bundled.scored_pairs() if n_pairs is None else bundled.scored_pairs(n_pairs)
     corpus = signed.build(scored, seed=seed)
     _write_votes(out, corpus.judgments, corpus.planted_theta)
-    return signed.gate(corpus)
+    return signed.measure_corpus(corpus)
 
 
 def read_scored_pairs(path: Path) -> pd.DataFrame:
@@ -241,33 +254,36 @@ def read_scored_pairs(path: Path) -> pd.DataFrame:
     return scored
 
 
-def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Json:
+def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Statistics:
     """Write the votes on length and Markdown and ``planted.parquet`` to a folder, and return statistics."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
-    told: Json = {
-        "judgments": judgments.n_votes,
-        "comparisons": judgments.n_comparisons,
-        "annotators": judgments.n_annotators,
-        "ties": int(judgments.dropped["n"].sum()),
-    }
-    for column, name in enumerate(judgments.attribute_names):
-        told[name] = {
+    by_attribute: Statistics = {
+        name: {
             "cross_share": float(judgments.cross_group()[:, column].mean()),
             "log_odds": judgments.offline_log_odds()[column].log_odds,
             "planted_mean": float(corpus.planted_theta[:, column].mean()),
         }
-    _write_votes(out, judgments, corpus.planted_theta, gate=told)
-    return told
+        for column, name in enumerate(judgments.attribute_names)
+    }
+    statistics: Statistics = {
+        "judgments": judgments.n_votes,
+        "comparisons": judgments.n_comparisons,
+        "annotators": judgments.n_annotators,
+        "ties": int(judgments.dropped["n"].sum()),
+        **by_attribute,
+    }
+    _write_votes(out, judgments, corpus.planted_theta, statistics=statistics)
+    return statistics
 
 
 def write_multipref(out: Path, source: Source = None) -> PublicCorpus:
-    """Write MultiPref to a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``gate.json``."""
+    """Write MultiPref to a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``statistics.json``."""
     corpus = multipref_votes.load(source)
-    prompts = multipref_votes.evaluation_prompts(corpus.judgments)
-    _write_votes(out, corpus.judgments, evaluation_prompts=prompts, gate=corpus.gate)
+    prompts = multipref_votes.choose_evaluation_prompts(corpus.judgments)
+    _write_votes(out, corpus.judgments, evaluation_prompts=prompts, statistics=corpus.statistics)
     left_out = corpus.judgments.dropped.groupby("reason")["n"].sum().to_dict()
-    return PublicCorpus(compared(corpus.gate, multipref_votes.PUBLISHED), left_out)
+    return PublicCorpus(compare_statistics(corpus.statistics, multipref_votes.PUBLISHED), left_out)
 
 
 def write_signed_ultrafeedback(
@@ -282,22 +298,30 @@ def write_signed_ultrafeedback(
     drawn = ultrafeedback.scored_pairs(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
-    gate = ultrafeedback.gate(corpus)
+    statistics = ultrafeedback.measure_corpus(corpus)
     choices = [choice._asdict() for choice in bundled.choice_prompts()]
-    prompts = {"signing_prompts": signing, "choice_prompts": choices}
-    _write_votes(out, corpus.judgments, corpus.planted_theta, **prompts, gate=gate)
+    _write_votes(
+        out,
+        corpus.judgments,
+        corpus.planted_theta,
+        signing_prompts=signing,
+        choice_prompts=choices,
+        statistics=statistics,
+    )
     left_out = {reason: n for reason, n in (drawn.left_out | corpus.left_out).items() if n}
-    return PublicCorpus(compared(gate, ultrafeedback.PUBLISHED), left_out)
+    return PublicCorpus(compare_statistics(statistics, ultrafeedback.PUBLISHED), left_out)
 
 
-def _write_votes(out: Path, judgments: Judgments, theta: NDArray | None = None, **texts: Any) -> None:
+def _write_votes(
+    out: Path, judgments: Judgments, theta: Floats | None = None, **contents: object
+) -> None:
     """Write the votes, the planted biases (one row per annotator, one column per attribute), and JSON files."""
     judgments.to_parquet(out / "judgments.parquet")
     if theta is not None:
         columns = dict(zip(judgments.attribute_names, theta.T, strict=True))
         with appearing(out / "planted.parquet") as unfinished:
             judgments.annotators.assign(**columns).to_parquet(unfinished, index=False)
-    for name, content in texts.items():
+    for name, content in contents.items():
         with appearing(out / f"{name}.json") as unfinished:
             text = json.dumps(content, indent=1, ensure_ascii=False)
             unfinished.write_text(f"{text}\n", encoding="utf-8")

@@ -32,7 +32,7 @@ from badpo_paper.suites import (
     Panel,
     Row,
     Suite,
-    known,
+    require_known,
     set_data_seed,
 )
 from badpo_paper.tables import (
@@ -61,7 +61,7 @@ def make_reproduction(
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     suites = [set_data_seed(one, data_seed) for one in suites]
-    chosen = SCALES[known("scale", scale, SCALES)]
+    chosen = SCALES[require_known("scale", scale, SCALES)]
     if data is not None:
         if len(suites) > 1:
             raise ConfigError("--data replaces the corpus of one suite; name that suite")

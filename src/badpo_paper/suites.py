@@ -613,8 +613,8 @@ def set_data_seed(suite: Suite, seed: int) -> Suite:
     return replace(suite, panels=tuple(panels))
 
 
-def known(kind: str, name: str, names: Collection[str]) -> str:
-    """Return a known name. Raise `ConfigError` with the most similar name and all known names otherwise."""
+def require_known(kind: str, name: str, names: Collection[str]) -> str:
+    """Return a known name; for any other name, raise `ConfigError` with the most similar name and all known names."""
     if name not in names:
         raise ConfigError(
             f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'

@@ -99,11 +99,11 @@ def test_continuous_attributes_count_by_their_side_whichever_stands_first():
 
 def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
     corpus = signed.build(bundled.scored_pairs(1500), seed=0)
-    gate = signed.gate(corpus)
+    statistics = signed.measure_corpus(corpus)
     for row in pool.pool_attributes(corpus.judgments):
         adjusted = row["quality_adjusted"]
-        assert adjusted["log_odds"] == pytest.approx(gate["swap_log_odds"][row["name"]]["all"])
-        assert row["log_odds"] == pytest.approx(gate["all_log_odds"][row["name"]]["all"])
+        assert adjusted["log_odds"] == pytest.approx(statistics["swap_log_odds"][row["name"]]["all"])
+        assert row["log_odds"] == pytest.approx(statistics["all_log_odds"][row["name"]]["all"])
         assert f"differ only in {row['name']} are equally good" in adjusted["assumes"]
 
 

@@ -1,4 +1,4 @@
-"""The commands of the paper: `corpus` and `reproduce`, without training anything."""
+"""The commands `corpus` and `reproduce` of the paper, without training."""
 
 import json
 
@@ -19,14 +19,14 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_demo_says_what_it_lacks_before_its_first_result(monkeypatch):
+def test_the_demo_reports_missing_packages_before_its_first_result(monkeypatch):
     monkeypatch.setattr("badpo_paper.cli.find_spec", lambda module: None)
     result = run("demo")
     assert (result.exit_code, result.stdout) == (2, "") and '".[train]"' in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["signed", "style"])
-def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path, kind):
+def test_corpus_writes_votes_and_true_biases_to_separate_files(tmp_path, kind):
     out = tmp_path / "new" / "folder"
     result = run("corpus", kind, "--out", out, "--n", 60, "--seed", 3, "--json")
     assert result.exit_code == 0, result.output
@@ -34,10 +34,12 @@ def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path,
     corpora = [signed.build(pairs, n) if is_signed else bundled.style_votes(60, n) for n in (3, 4)]
     corpus, names = corpora[0], list(corpora[0].judgments.attribute_names)
     read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
-    assert [one.judgments.fingerprint() == read.fingerprint() for one in corpora] == [True, False]
+    assert [c.judgments.fingerprint() == read.fingerprint() for c in corpora] == [True, False]
     n_ties = read.dropped["n"].sum()
-    told = {"judgments": read.n_votes, "ties": n_ties} if kind == "style" else signed.gate(corpus)
-    assert json.loads(result.stdout).items() >= told.items() and bool(n_ties) == (kind == "style")
+    expected = {"judgments": read.n_votes, "ties": n_ties}
+    if is_signed:
+        expected = signed.measure_corpus(corpus)
+    assert json.loads(result.stdout).items() >= expected.items() and bool(n_ties) == (not is_signed)
     planted = pd.read_parquet(out / "planted.parquet").set_index("pseudonym")
     in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], names].to_numpy()
     np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
@@ -50,11 +52,11 @@ def test_multipref(tmp_path):
     assert result.exit_code == 0, result.output
     assert "comparisons                            120     10,461  differs" in result.output
     assert "of 21 agree with the published statistics" in result.output
-    told = json.loads(run(*words, out, "--json").output)
-    expected = {"name": "comparisons", "found": 120.0, "published": 10461, "agrees": False}
-    assert told["gate"][0] == expected
+    content = json.loads(run(*words, out, "--json").output)
+    expected = {"name": "comparisons", "value": 120.0, "published": 10461, "agrees": False}
+    assert content["statistics"][0] == expected
     read = Judgments.read(out / "judgments.parquet")
-    assert {"tie": 480 - read.n_votes} == told["left_out"]
+    assert {"tie": 480 - read.n_votes} == content["left_out"]
     assert len(json.loads((out / "evaluation_prompts.json").read_text())) == 6
     for file in out.iterdir():
         assert b"worker-" not in file.read_bytes(), file
@@ -64,20 +66,20 @@ def test_ultrafeedback(tmp_path):
     train, test, out = (tmp_path / name for name in ("train.parquet", "test.parquet", "out"))
     public_rows.ultrafeedback(80).to_parquet(train)
     public_rows.ultrafeedback(100).to_parquet(test)
-    for asked, told in (
+    for options, message in (
         (("--n", "90"), "the table has 80 rows, but 90 rows from position 0 on"),
-        (("--n", "80"), "20 questions that are no training prompts, but 300"),
+        (("--n", "80"), "20 questions that are not training prompts, but 300"),
     ):
-        result = run("corpus", "ultrafeedback", train, test, "-o", out, *asked)
+        result = run("corpus", "ultrafeedback", train, test, "-o", out, *options)
         assert result.exit_code == 3 and result.output.count("E154") == 1
-        assert told in result.output and not out.exists()
+        assert message in result.output and not out.exists()
     result = run("corpus", "ultrafeedback", train, test, "-o", out, "--n", 80, "--signing", 20)
     assert result.exit_code == 0, result.output
     signing = json.loads((out / "signing_prompts.json").read_text())
     trained = set(Judgments.read(out / "judgments.parquet").comparisons["prompt"])
     assert len(signing) == 20 and not {prompt.split("\n\n")[0] for prompt in signing} & trained
     assert len(json.loads((out / "choice_prompts.json").read_text())) == 100
-    assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}
+    assert {path.name for path in out.iterdir()} >= {"planted.parquet", "statistics.json"}
 
 
 @pytest.mark.parametrize(
@@ -100,5 +102,5 @@ def test_ultrafeedback(tmp_path):
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(tmp_path, words, message):
-    told = run("reproduce", *words, "--out", tmp_path)
-    assert told.exit_code == 2 and message in told.output
+    result = run("reproduce", *words, "--out", tmp_path)
+    assert result.exit_code == 2 and message in result.output

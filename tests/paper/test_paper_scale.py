@@ -173,7 +173,7 @@ def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = load_public_dataset(Corpus("signed", data_seed=1), path)
-    assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
+    assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.statistics == ()
     runs = small(tmp_path, SUITES["names"], scale=SCALES["paper"], data=path)
     told = plan(runs)["about"]
     assert f"{'usable_pairs':<32}     8,000      7,177  differs" in told

@@ -36,7 +36,8 @@ class Question(NamedTuple):
 
     def phrases(self, kind: str) -> list[str]:
         """Phrases of the question's topic."""
-        return TOPICS[self.topic][kind]
+        phrases: list[str] = TOPICS[self.topic][kind]
+        return phrases
 
 
 class ChoicePrompt(NamedTuple):
@@ -122,28 +123,30 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
     is_good = draw.random() < 0.15 + 0.8 * quality
     opener = draw.choice(PHRASES["openers" if is_good else "vague"])
     opener = opener.format(task=question.task, tool=draw.choice(question.phrases("tools")))
-    points = _points(question, quality, max(2, n_points) if form in LISTS else n_points, draw)
-    text = _text(form, opener, points, _closer(question, quality, draw), question, draw)
+    points = _draw_points(question, quality, max(2, n_points) if form in LISTS else n_points, draw)
+    text = _join_parts(form, opener, points, _draw_closer(question, quality, draw), question, draw)
     score = 1.0 + 9.0 * quality + draw.gauss(0.0, 0.4)
     return text, min(10.0, max(1.0, round(2.0 * score) / 2.0))
 
 
-def _points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
-    """Sentences between the first and the last sentence, without initial capitals and full stops."""
+def _draw_points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
+    """Draw the sentences between the first and the last sentence, without initial capitals and full stops."""
     steps, details = (
         draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
     )
     points: list[str] = []
     for _ in range(n_points):
         if draw.random() < 0.12 + 0.84 * quality:
-            points.append(_content(question, steps, details, draw))
+            points.append(_draw_useful_point(question, steps, details, draw))
         else:
-            points.append(_flaw(question, points, draw))
+            points.append(_draw_flaw(question, points, draw))
     return points
 
 
-def _content(question: Question, steps: list[str], details: list[str], draw: random.Random) -> str:
-    """A useful point: a step, a step with its reason, a detail, or advice."""
+def _draw_useful_point(
+    question: Question, steps: list[str], details: list[str], draw: random.Random
+) -> str:
+    """Draw a useful point: a step, a step with its reason, a detail, or advice."""
     kind = draw.random()
     if kind < 0.22 and details:
         return details.pop()
@@ -153,29 +156,32 @@ def _content(question: Question, steps: list[str], details: list[str], draw: ran
     return f"{step}, because {draw.choice(question.phrases('reasons'))}" if kind < 0.45 else step
 
 
-def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
-    """A flawed point: vague, wrong, unrelated or repeated."""
+def _draw_flaw(question: Question, points: Sequence[str], draw: random.Random) -> str:
+    """Draw a flawed point: vague, wrong, unrelated or repeated."""
     kind = draw.random()
     if kind < 0.3:
-        vague = draw.choice(PHRASES["vague"])
+        vague: str = draw.choice(PHRASES["vague"])
         return f"{vague[0].lower()}{vague[1:-1]}"
     if kind < 0.6:
         return draw.choice(question.phrases("mistakes"))
-    if kind < 0.85 or not said:
-        return draw.choice(draw.choice(list(TOPICS.values()))["steps"])
-    return draw.choice(said)
+    if kind < 0.85 or not points:
+        steps: list[str] = draw.choice(list(TOPICS.values()))["steps"]
+        return draw.choice(steps)
+    return draw.choice(points)
 
 
-def _closer(question: Question, quality: float, draw: random.Random) -> str:
-    """Last sentence of an answer, or an empty text."""
+def _draw_closer(question: Question, quality: float, draw: random.Random) -> str:
+    """Draw the last sentence of an answer, or an empty text."""
     if draw.random() < 0.6:
         return ""
     if draw.random() < 0.1 + 0.85 * quality:
-        return draw.choice(PHRASES["closers"]).format(aim=draw.choice(question.phrases("aims")))
-    return draw.choice(PHRASES["empty_closers"])
+        closer: str = draw.choice(PHRASES["closers"])
+        return closer.format(aim=draw.choice(question.phrases("aims")))
+    empty_closer: str = draw.choice(PHRASES["empty_closers"])
+    return empty_closer
 
 
-def _text(
+def _join_parts(
     form: str,
     opener: str,
     points: list[str],
@@ -185,20 +191,22 @@ def _text(
 ) -> str:
     """Join the parts of an answer as prose, as a list, with the first point in bold, or below a header."""
     if form in LISTS:
-        lines = [LISTS[form].format(number, _sentence(point)) for number, point in enumerate(points, 1)]
+        lines = [
+            LISTS[form].format(number, _make_sentence(point)) for number, point in enumerate(points, 1)
+        ]
         return "\n".join(filter(None, [opener, *lines, closer]))
     if form == "bold":
-        opener, points = f"{opener} **{_sentence(points[0])}**", points[1:]
+        opener, points = f"{opener} **{_make_sentence(points[0])}**", points[1:]
     linked = [
-        _sentence(point) if draw.random() < 0.6 else f"{draw.choice(PHRASES['links'])} {point}."
+        _make_sentence(point) if draw.random() < 0.6 else f"{draw.choice(PHRASES['links'])} {point}."
         for point in points
     ]
     prose = " ".join(filter(None, [opener, *linked, closer]))
     return f"## {question.topic.capitalize()}\n{prose}" if form == "header" else prose
 
 
-def _sentence(point: str) -> str:
-    """A point as a sentence, with an initial capital and a full stop."""
+def _make_sentence(point: str) -> str:
+    """Add an initial capital and a full stop to a point."""
     return f"{point[0].upper()}{point[1:]}."
 
 
@@ -238,11 +246,11 @@ CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
 # Number of different annotators of each class who vote on a pair.
 VOTES_PER_CLASS = 2
 # Probability that a vote is not a tie. The probability does not depend on the answers or the annotator.
-KEPT_SHARE = 0.75
+DECIDED_SHARE = 0.75
 
 
 def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
-    r"""Simulated votes of 40 annotators in two classes on the unsigned bundled answers.
+    r"""Simulate votes of 40 annotators in two classes on the unsigned bundled answers.
 
     .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b))), \qquad q = \kappa\,(s_a - s_b)
 
@@ -268,9 +276,9 @@ def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
         annotators[row] = [
-            k * signed.ANNOTATORS_PER_CLASS + one
+            k * signed.ANNOTATORS_PER_CLASS + member
             for k in range(len(CLASS_MEANS))
-            for one in generator.choice(signed.ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False)
+            for member in generator.choice(signed.ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False)
         ]
         uniforms[row] = generator.uniform(size=uniforms.shape[1:])
     pairs = scored_pairs(n)
@@ -283,8 +291,17 @@ def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
     attributes = (Length(ratio=1.5), Markdown())
     sides = np.stack([measure_sides(attribute, comparisons) for attribute in attributes], axis=-1)
     delta = sides[:, 0] - sides[:, 1]
-    prefers_a = uniforms[..., 1] < signed.preference(quality, theta[annotators], delta)
-    winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
-    unbiased = uniforms[..., 1] < signed.preference(quality, 0 * theta[annotators], delta)
-    planned = (unbiased, annotators, theta, signed.repeat_classes(CLASS_MEANS), quality)
-    return signed.planted_votes(comparisons, winner, *planned, attributes, "constructed-style")
+    prefers_a = uniforms[..., 1] < signed.predict_votes(quality, theta[annotators], delta)
+    winner = np.where(uniforms[..., 0] < DECIDED_SHARE, np.where(prefers_a, "a", "b"), "tie")
+    unbiased = uniforms[..., 1] < signed.predict_votes(quality, 0 * theta[annotators], delta)
+    return signed.make_planted_votes(
+        comparisons,
+        winner,
+        unbiased,
+        annotators,
+        theta,
+        signed.repeat_classes(CLASS_MEANS),
+        quality,
+        attributes,
+        "constructed-style",
+    )

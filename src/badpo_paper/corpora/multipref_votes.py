@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Attribute, Length, Markdown
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.importers.convert import import_votes
 from badpo.importers.multipref import COLUMNS
-from badpo_paper.corpora.published import STATISTICS, HubSplit, Source, read_split
+from badpo_paper.corpora.published import STATISTICS, HubSplit, Source, Statistics, read_split
 
 HUB = HubSplit("allenai/multipref", "train", COLUMNS, configuration="default")
 HELD_OUT, N_EVALUATION = 0.1, 300
@@ -25,7 +24,7 @@ class MultiPref(NamedTuple):
     """Judgments of MultiPref, and statistics of its votes before any training."""
 
     judgments: Judgments
-    gate: Json
+    statistics: Statistics
 
 
 def load(source: Source = None) -> MultiPref:
@@ -35,53 +34,55 @@ def load(source: Source = None) -> MultiPref:
     """
     table = import_votes(read_split(HUB, source), "multipref").table
     judgments = Judgments.read(table, attributes=(Length(ratio=1.5), Markdown()))
-    cast, n_votes = table.frame, judgments.n_votes
-    each = cast.groupby("comparison_id").size()
+    votes, n_votes = table.frame, judgments.n_votes
+    sizes = votes.groupby("comparison_id").size()
     train, held_out = judgments.split(HELD_OUT, seed=0)
     words = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
 
-    def offline(attribute: Attribute) -> Json:
-        (found,) = judgments.with_attributes([attribute]).offline_log_odds()
-        return log_odds_row(found, n_votes)
+    def measure_attribute(attribute: Attribute) -> Statistics:
+        (log_odds,) = judgments.with_attributes([attribute]).offline_log_odds()
+        return log_odds_row(log_odds, n_votes)
 
-    gate = {
+    statistics: Statistics = {
         # statistics of all votes, including ties
-        "comparisons": len(each),
-        "prompts": cast["prompt_id"].nunique(),
-        "annotators": cast["annotator"].nunique(),
-        "votes_per_comparison": {"least": int(each.min()), "most": int(each.max())},
-        "tie_share": 1 - n_votes / len(cast),
+        "comparisons": len(sizes),
+        "prompts": votes["prompt_id"].nunique(),
+        "annotators": votes["annotator"].nunique(),
+        "votes_per_comparison": {"least": int(sizes.min()), "most": int(sizes.max())},
+        "tie_share": 1 - n_votes / len(votes),
         "judgments": n_votes,
         "train": train.n_votes,
         "held_out": held_out.n_votes,
         "any_longer_share": float((words["response_a"] != words["response_b"]).mean()),
-        "length": {f"{ratio:g}": offline(Length(ratio=ratio)) for ratio in (1.25, 1.5, 2.0, 3.0)},
-        "markdown": offline(Markdown()),
+        "length": {
+            f"{ratio:g}": measure_attribute(Length(ratio=ratio)) for ratio in (1.25, 1.5, 2.0, 3.0)
+        },
+        "markdown": measure_attribute(Markdown()),
     }
-    return MultiPref(judgments, gate)
+    return MultiPref(judgments, statistics)
 
 
-def evaluation_prompts(
+def choose_evaluation_prompts(
     judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
-    """Evaluation prompts: distinct texts of held-out prompts that are not texts of training prompts.
+    """Choose evaluation prompts: distinct texts of held-out prompts that are not texts of training prompts.
 
     ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same generator then shuffles the
     sorted distinct texts of the held-out prompts. The function returns the first ``n`` texts.
     """
-    train, apart = judgments.split(held_out, 0)
+    train, test = judgments.split(held_out, 0)
     draw = random.Random(0)
     prompt_ids = sorted(set(judgments.comparisons["prompt_id"]))
     draw.shuffle(prompt_ids)
-    texts = sorted(set(apart.comparisons["prompt"]))
+    texts = sorted(set(test.comparisons["prompt"]))
     draw.shuffle(texts)
-    trained = set(train.comparisons["prompt"])
-    fresh = [text for text in texts if text not in trained]
-    if not fresh:
+    training_texts = set(train.comparisons["prompt"])
+    unused = [text for text in texts if text not in training_texts]
+    if not unused:
         what = (
             f"{counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts of them held out: every held-out text is "
             "also a training prompt, so no evaluation prompt is left"
         )
         remedy = "give more prompts, or give equal prompts the same prompt_id"
         raise DataError([Problem("E154", what, "judgments", remedy)])
-    return tuple(fresh[:n])
+    return tuple(unused[:n])

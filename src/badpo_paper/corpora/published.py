@@ -1,23 +1,24 @@
-"""Public data sets: reading of their rows, and comparison of their vote statistics with the published statistics."""
+"""Read public data sets, and compare the statistics of their votes with the published statistics."""
 
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
 from badpo.data.cells import Table
-from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
 
-Source = str | os.PathLike | None
-# Corpus -> keys of a statistic in the gate, joined by spaces -> its published value.
-STATISTICS = json.loads(
+Source = str | os.PathLike[str] | None
+# Statistics of a corpus by name, in groups.
+Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
+# Corpus -> keys of a statistic, joined by spaces -> published value as text.
+STATISTICS: dict[str, dict[str, str]] = json.loads(
     resources.files("badpo_paper.corpora").joinpath("published.json").read_text("utf-8")
 )
 
@@ -30,7 +31,7 @@ class PublishedStatistic:
     """A statistic of a corpus and its published value. The published value is a text with its decimals."""
 
     name: str
-    found: float | None
+    value: float | None
     published: str
 
     @property
@@ -43,32 +44,34 @@ class PublishedStatistic:
         """Whether the statistic equals the published value after rounding to the same decimals."""
         half_a_digit = 0.5 * 10.0**-self.decimals
         # the tolerance of 1e-9 allows for floating-point error at exactly half a digit
-        return self.found is not None and abs(self.found - float(self.published)) <= half_a_digit + 1e-9
+        return self.value is not None and abs(self.value - float(self.published)) <= half_a_digit + 1e-9
 
-    def shown(self, value: float | None) -> str:
-        """A value as text, with the decimals of the published value."""
+    def format_value(self, value: float | None) -> str:
+        """Format a number with the decimals of the published value."""
         return "-" if value is None else f"{value:,.{self.decimals}f}"
 
-    def to_json(self) -> Json:
-        """Dictionary with the keys "name", "found", "published" and "agrees"."""
+    def to_json(self) -> dict[str, str | float | None]:
+        """Return a dictionary with the keys "name", "value", "published" and "agrees"."""
         return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 
 
-def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[PublishedStatistic, ...]:
-    """One row for each published statistic, with the value of the corpus at the same keys of the gate."""
-    (found,) = pd.json_normalize(dict(gate), sep=" ").to_dict("records")
+def compare_statistics(
+    statistics: Statistics, published: Mapping[str, str]
+) -> tuple[PublishedStatistic, ...]:
+    """Compare the statistics of a corpus with the published statistics, which have the keys joined by spaces."""
+    (values,) = pd.json_normalize(dict(statistics), sep=" ").to_dict("records")
     return tuple(
-        PublishedStatistic(name, None if found.get(name) is None else float(found[name]), value)
-        for name, value in published.items()
+        PublishedStatistic(name, None if values.get(name) is None else float(values[name]), text)
+        for name, text in published.items()
     )
 
 
 def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
-    """The rows as lines of text. The last line says how many statistics agree."""
+    """Format statistics as lines of text. The last line says how many statistics agree."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
-        found, published = row.shown(row.found), row.shown(float(row.published))
-        lines.append(f"{row.name:<32} {found:>9}  {published:>9}{'' if row.agrees else '  differs'}")
+        value, published = row.format_value(row.value), row.format_value(float(row.published))
+        lines.append(f"{row.name:<32} {value:>9}  {published:>9}{'' if row.agrees else '  differs'}")
     n_agreeing = sum(row.agrees for row in rows)
     warning = "" if n_agreeing == len(rows) else "warning: "
     return [*lines, f"{warning}{n_agreeing} of {len(rows)} agree with the published statistics"]
@@ -76,23 +79,27 @@ def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
-N_SHOWN = 3
+# Number of training prompts that an error message lists.
+N_LISTED = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
     """Raise `DataError` if an evaluation prompt is a training prompt. The request to sign is ignored."""
-    trained = set(map(_question, training_prompts))
-    seen = [(row, q) for row, q in enumerate(map(_question, prompts), start=1) if q in trained]
-    if not seen:
+    training_questions = set(map(_remove_instruction, training_prompts))
+    questions = enumerate(map(_remove_instruction, prompts), start=1)
+    shared = [(row, question) for row, question in questions if question in training_questions]
+    if not shared:
         return
-    shown = "; ".join(f"row {row} ({question[:80]!r})" for row, question in seen[:N_SHOWN])
-    more = f" and {len(seen) - N_SHOWN:,} more" if len(seen) > N_SHOWN else ""
-    what = f"the training prompts contain {counted(len(seen), 'evaluation prompt')} of {len(prompts):,}"
+    examples = "; ".join(f"row {row} ({question[:80]!r})" for row, question in shared[:N_LISTED])
+    more = f" and {len(shared) - N_LISTED:,} more" if len(shared) > N_LISTED else ""
+    what = (
+        f"the training prompts contain {counted(len(shared), 'evaluation prompt')} of {len(prompts):,}"
+    )
     remedy = "remove these prompts here, or hold these prompts out of training"
-    raise DataError([Problem("E155", what, f"{where}, {shown}{more}", remedy, len(seen))])
+    raise DataError([Problem("E155", what, f"{where}, {examples}{more}", remedy, len(shared))])
 
 
-def _question(prompt: str) -> str:
+def _remove_instruction(prompt: str) -> str:
     return prompt.removesuffix(SIGNING_INSTRUCTION).strip()
 
 
@@ -120,21 +127,21 @@ class HubSplit(NamedTuple):
     revision: str | None = None
 
     @property
-    def told(self) -> str:
-        """Text with repository, revision and split, for messages."""
+    def description(self) -> str:
+        """Repository, revision and split, for messages."""
         revision = f" at {self.revision[:12]}" if self.revision else ""
         return f"{self.repository}{revision}, split {self.split}"
 
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
     """Read the rows of a split from the Hub or from a local file with the same schema."""
-    table = _from_hub(split) if source is None else read_table(source)
-    remedy = f"give a file with the schema of {split.told}"
+    table = _load_split(split) if source is None else read_table(source)
+    remedy = f"give a file with the schema of {split.description}"
     require_columns(table.frame, split.columns, table.name, split.repository, remedy)
     return table
 
 
-def _from_hub(split: HubSplit) -> Table:
+def _load_split(split: HubSplit) -> Table:
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
@@ -148,7 +155,7 @@ def _from_hub(split: HubSplit) -> Table:
         if "gated" in reason:
             remedy = "accept its terms on the Hub and log in with hf auth login"
         raise ConfigError(
-            f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file with the same schema "
+            f"E190 {split.description} cannot be loaded: {reason}; {remedy}, or give a local file with the same schema "
             "(badpo reproduce --data FILE)"
         ) from error
-    return Table(read_table(rows).frame, split.told)
+    return Table(read_table(rows).frame, split.description)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from badpo.data.attributes import Attribute, SignatureName
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
 from badpo.readouts.names import (
@@ -26,7 +25,10 @@ from badpo.readouts.names import (
     woman_names,
 )
 from badpo.theory import Bools, Floats, Ints
-from badpo_paper.corpora.published import require_columns
+from badpo_paper.corpora.published import Statistics, require_columns
+
+# Array of texts.
+Texts = NDArray[np.str_]
 
 # The paper's configuration (appendix `app:names`, "Configuration").
 # Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation within a class.
@@ -71,37 +73,41 @@ class PlantedVotes:
 def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
     """Draw the planted biases of all annotators toward two attributes, ordered by class."""
     centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
-    return centers + generator.normal(0.0, spread, size=centers.shape)
+    theta: Floats = centers + generator.normal(0.0, spread, size=centers.shape)
+    return theta
 
 
-def repeat_classes(means: ClassMeans) -> NDArray:
-    """Class of every annotator, in the order of `draw_theta`."""
-    return np.repeat(list(means), ANNOTATORS_PER_CLASS)
+def repeat_classes(means: ClassMeans) -> Texts:
+    """Repeat each class for its annotators, in the order of `draw_theta`."""
+    classes: Texts = np.repeat(list(means), ANNOTATORS_PER_CLASS)
+    return classes
 
 
-def preference(quality: NDArray, theta: NDArray, delta: NDArray) -> Floats:
-    """Probability that an annotator votes for response a; shape (n_pairs, n_each). ``theta`` is for each vote."""
-    return expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
+def predict_votes(quality: Floats, theta: Floats, delta: Ints | Floats) -> Floats:
+    """Probability of each vote for response a; shape (n_pairs, n_each). ``theta`` is for each vote."""
+    probabilities: Floats = expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
+    return probabilities
 
 
 def score_margin(pairs: pd.DataFrame) -> Floats:
     """Quality margin of the chosen response over the rejected response, in log-odds."""
     chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(float) for name in SCORES)
-    return QUALITY_SCALE * (chosen - rejected)
+    margin: Floats = QUALITY_SCALE * (chosen - rejected)
+    return margin
 
 
-def planted_votes(
+def make_planted_votes(
     comparisons: pd.DataFrame,
-    winner: NDArray,
-    unbiased: NDArray,
+    winner: Texts,
+    unbiased: Bools,
     annotators: Ints,
     theta: Floats,
-    classes: NDArray,
+    classes: Texts,
     quality: Floats,
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """Judgments of the simulated votes, with the planted values in the order of the judgments.
+    """Make judgments of simulated votes, with the planted values in the order of the judgments.
 
     ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape and says whether
     response a wins if no annotator has a bias and the random numbers are the same.
@@ -138,13 +144,13 @@ class SignedPlan:
     """
 
     theta: Floats
-    annotator_class: NDArray
-    kinds: NDArray
+    annotator_class: Texts
+    kinds: Texts
     delta: Ints
-    names_first: NDArray
-    names_second: NDArray
-    surnames: NDArray
-    swap_source: NDArray
+    names_first: Texts
+    names_second: Texts
+    surnames: Texts
+    swap_source: Texts
     annotators: Ints
     uniforms: Floats
 
@@ -153,8 +159,8 @@ class SignedPlan:
         """Number of pairs of the plan."""
         return len(self.kinds)
 
-    def labels(self, quality: Floats) -> Bools:
-        r"""Whether the planned annotators prefer y1, given the quality margins of the pairs.
+    def decide_votes(self, quality: Floats) -> Bools:
+        r"""Decide whether the planned annotators prefer y1, given the quality margins of the pairs.
 
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
 
@@ -165,19 +171,19 @@ class SignedPlan:
         If the margin is very large, y1 wins every vote on mixed and quality pairs:
 
         >>> plan = draw_plan(50, seed=0)
-        >>> bool(plan.labels(np.full(50, 1e3))[plan.kinds != "swap"].all())
+        >>> bool(plan.decide_votes(np.full(50, 1e3))[plan.kinds != "swap"].all())
         True
         """
         quality = np.where(self.kinds == "swap", 0.0, quality)
-        return self.uniforms < preference(quality, self.theta[self.annotators], self.delta)
+        return self.uniforms < predict_votes(quality, self.theta[self.annotators], self.delta)
 
     def decide_unbiased_votes(self, quality: Floats) -> Bools:
-        """Labels that the same uniform numbers give if no annotator has a bias."""
-        return replace(self, theta=np.zeros_like(self.theta)).labels(quality)
+        """Decide the votes by the same uniform numbers as if no annotator had a bias."""
+        return replace(self, theta=np.zeros_like(self.theta)).decide_votes(quality)
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
-    """Random plan of a signed corpus. The plan depends only on the number of pairs and the seed.
+    """Draw the random plan of a signed corpus. The plan depends only on the number of pairs and the seed.
 
     ``numpy.random.default_rng(seed)`` draws the random numbers in this order:
 
@@ -231,25 +237,25 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
 
 
 def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, str]:
-    """Kind, both names, surname and swap source of one pair."""
+    """Draw the kind, both names, the surname and the swap source of one pair."""
 
-    def name_of_cell(cell: int) -> Name:
+    def draw_name(cell: int) -> Name:
         return POOLS[cell][generator.choice(len(POOLS[cell]))]
 
     surname, share = generator.choice(SURNAMES), generator.uniform()
     if share < QUALITY_SHARE:
         if generator.uniform() < UNSIGNED_SHARE:
             return "quality", UNSIGNED, UNSIGNED, "", ""
-        name = name_of_cell(generator.choice(len(POOLS)))
+        name = draw_name(generator.choice(len(POOLS)))
         return "quality", name, name, surname, ""
     if share < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
-        one = generator.choice(len(POOLS))
+        first = generator.choice(len(POOLS))
         # The numbers of two cells that differ in one attribute differ in one bit.
-        other = one ^ (1, 2)[generator.integers(2)]
-        return "swap", name_of_cell(one), name_of_cell(other), surname, source
-    one, other = generator.choice(len(POOLS), size=2, replace=False)
-    return "mixed", name_of_cell(one), name_of_cell(other), surname, ""
+        second = first ^ (1, 2)[generator.integers(2)]
+        return "swap", draw_name(first), draw_name(second), surname, source
+    first, second = generator.choice(len(POOLS), size=2, replace=False)
+    return "mixed", draw_name(first), draw_name(second), surname, ""
 
 
 # -- the corpus -------------------------------------------------------------------------------------------------------
@@ -282,31 +288,39 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     """
     check_pairs(pairs, "scored pairs")
     n_words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split()))
-    kept = pairs[(n_words >= MIN_WORDS).all(axis=1)].reset_index(drop=True)
-    if not len(kept):
+    usable = pairs[(n_words >= MIN_WORDS).all(axis=1)].reset_index(drop=True)
+    if not len(usable):
         remedy = "give pairs with longer responses"
         raise DataError([Problem("E137", "the table has no usable pair", "scored pairs", remedy)])
-    plan = draw_plan(len(kept), seed)
-    quality = np.where(plan.kinds == "swap", 0.0, score_margin(kept))
-    first = kept["rejected"].where(plan.swap_source == "rejected", kept["chosen"])
-    second = kept["chosen"].where(plan.swap_source == "chosen", kept["rejected"])
+    plan = draw_plan(len(usable), seed)
+    quality = np.where(plan.kinds == "swap", 0.0, score_margin(usable))
+    first = usable["rejected"].where(plan.swap_source == "rejected", usable["chosen"])
+    second = usable["chosen"].where(plan.swap_source == "chosen", usable["rejected"])
     comparisons = pd.DataFrame(
         {
-            "comparison_id": [f"pair-{row:05d}" for row in range(len(kept))],
-            "prompt_id": kept["prompt_id"].astype(str),
-            "prompt": kept["prompt"],
-            "response_a": _signed(first, plan.names_first, plan.surnames),
-            "response_b": _signed(second, plan.names_second, plan.surnames),
+            "comparison_id": [f"pair-{row:05d}" for row in range(len(usable))],
+            "prompt_id": usable["prompt_id"].astype(str),
+            "prompt": usable["prompt"],
+            "response_a": _append_signatures(first, plan.names_first, plan.surnames),
+            "response_b": _append_signatures(second, plan.names_second, plan.surnames),
         }
     )
-    winner = np.where(plan.labels(quality), "a", "b"), plan.decide_unbiased_votes(quality)
-    planned = (plan.annotators, plan.theta, plan.annotator_class, quality)
-    votes = planted_votes(comparisons, *winner, *planned, ATTRIBUTES, "constructed")
-    left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(kept)}
+    votes = make_planted_votes(
+        comparisons,
+        np.where(plan.decide_votes(quality), "a", "b"),
+        plan.decide_unbiased_votes(quality),
+        plan.annotators,
+        plan.theta,
+        plan.annotator_class,
+        quality,
+        ATTRIBUTES,
+        "constructed",
+    )
+    left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(usable)}
     return SignedCorpus(**vars(votes), plan=plan, left_out=left_out)
 
 
-def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
+def _append_signatures(texts: pd.Series, names: Texts, surnames: Texts) -> list[str]:
     """Append the signatures to the texts. A text without a name remains unsigned."""
     return [
         signature(text, str(first), str(last)) if first else text
@@ -314,17 +328,20 @@ def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
     ]
 
 
-def gate(corpus: SignedCorpus) -> Json:
-    """Statistics of the votes before any training."""
+def measure_corpus(corpus: SignedCorpus) -> Statistics:
+    """Measure the bias of the votes before any training."""
     judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
     groups = {"all": classes != "", **{name: classes == name for name in CLASS_MEANS}}
 
-    def log_odds(among: Bools) -> Json:
-        found = {group: judgments.take(among & of).offline_log_odds() for group, of in groups.items()}
+    def measure_log_odds(selected: Bools) -> Statistics:
+        log_odds = {
+            group: judgments.take(selected & is_member).offline_log_odds()
+            for group, is_member in groups.items()
+        }
         return {
-            name: {group: each[j].log_odds for group, each in found.items()}
+            name: {group: estimates[j].log_odds for group, estimates in log_odds.items()}
             for j, name in enumerate(names)
         }
 
@@ -337,8 +354,8 @@ def gate(corpus: SignedCorpus) -> Json:
         "judgments_per_annotator": {"least": int(n_votes.min()), "most": int(n_votes.max())},
         "class_means": means.to_dict("index"),
         "cross_group": {**cross.mean().to_dict(), "any": float(cross.any(axis=1).mean())},
-        "swap_log_odds": log_odds(plan.kinds[votes["comparison"]] == "swap"),
-        "all_log_odds": log_odds(classes != ""),
+        "swap_log_odds": measure_log_odds(plan.kinds[votes["comparison"]] == "swap"),
+        "all_log_odds": measure_log_odds(classes != ""),
     }
 
 

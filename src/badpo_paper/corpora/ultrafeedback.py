@@ -4,18 +4,17 @@ The texts are real, and the annotators are simulated. The paper's appendix `app:
 """
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from badpo.data.cells import as_messages
-from badpo.data.files import Json
 from badpo.data.problems import DataError, Problem
 from badpo.importers.export import NOT_A_PAIR
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed
-from badpo_paper.corpora.published import STATISTICS, HubSplit, Source, read_split
+from badpo_paper.corpora.published import STATISTICS, HubSplit, Source, Statistics, read_split
 
 TRAIN = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
@@ -42,7 +41,7 @@ class ScoredPairs(NamedTuple):
 
 
 def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
-    """Scored pairs of UltraFeedback, drawn by the paper's procedure.
+    """Draw scored pairs of UltraFeedback by the paper's procedure.
 
     The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. It shuffles the
     rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from
@@ -61,21 +60,21 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
         remedy = "request fewer rows, or give the whole split"
         raise DataError([Problem("E154", what, table.name, remedy)])
     drawn = table.frame.iloc[order]
-    as_asked = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
-    kept = drawn[as_asked].reset_index(drop=True)
-    answers = kept[["chosen", "rejected"]].map(_last_answer)
+    has_prompt = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
+    matching = drawn[has_prompt].reset_index(drop=True)
+    answers = matching[["chosen", "rejected"]].map(_find_last_answer)
     is_pair = answers.notna().all(axis=1)
-    pairs = kept[list(signed.PAIR_COLUMNS)].assign(**answers)[is_pair].reset_index(drop=True)
+    pairs = matching[list(signed.PAIR_COLUMNS)].assign(**answers)[is_pair].reset_index(drop=True)
     if not len(pairs):
         raise DataError(
             [Problem("E104", "the table has no pair of answers", table.name, "export the table again")]
         )
-    left_out = {_OTHER_PROMPT: n - len(kept), NOT_A_PAIR: int((~is_pair).sum())}
+    left_out = {_OTHER_PROMPT: n - len(matching), NOT_A_PAIR: int((~is_pair).sum())}
     return ScoredPairs(pairs, left_out)
 
 
-def _last_answer(conversation: Any) -> str | None:
-    """Text of the assistant's last message. None if the conversation does not end with an assistant message."""
+def _find_last_answer(conversation: object) -> str | None:
+    """Return the last message if the assistant wrote it, otherwise None."""
     try:
         messages = as_messages(conversation)
     except ValueError:
@@ -84,7 +83,7 @@ def _last_answer(conversation: Any) -> str | None:
     return messages[-1]["content"] if ends_with_answer else None
 
 
-def _begins_with(conversation: Any, prompt: Any) -> bool:
+def _begins_with(conversation: object, prompt: object) -> bool:
     """Whether the first message is the prompt. True if the value is not a conversation, which a later check reports."""
     try:
         messages = as_messages(conversation)
@@ -102,22 +101,22 @@ def signing_prompts(
     """Prompts of the attribute-rate readout: questions of the test split with the request to sign the answer."""
     table = read_split(TEST, source)
     order = np.random.default_rng(seed).permutation(len(table.frame))
-    trained = set(training_prompts)
-    questions = dict.fromkeys(q for q in table.frame["prompt"].to_numpy()[order] if q not in trained)
+    used = set(training_prompts)
+    questions = dict.fromkeys(q for q in table.frame["prompt"].to_numpy()[order] if q not in used)
     if len(questions) < n:
-        what = f"the table has {len(questions):,} questions that are no training prompts, but {n:,} are requested"
+        what = f"the table has {len(questions):,} questions that are not training prompts, but {n:,} are requested"
         raise DataError(
             [Problem("E154", what, table.name, "request fewer questions, or give a larger file")]
         )
     return [ask_to_sign(question) for question in list(questions)[:n]]
 
 
-def gate(corpus: signed.SignedCorpus) -> Json:
-    """Statistics of `signed.gate`, the number of usable pairs, and the numbers of training and held-out votes."""
+def measure_corpus(corpus: signed.SignedCorpus) -> Statistics:
+    """Statistics of `signed.measure_corpus`, number of usable pairs, and numbers of training and held-out votes."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     sizes = {
         "usable_pairs": corpus.plan.n_pairs,
         "train": train.n_votes,
         "held_out": held_out.n_votes,
     }
-    return {**sizes, **signed.gate(corpus)}
+    return {**sizes, **signed.measure_corpus(corpus)}

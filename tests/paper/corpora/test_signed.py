@@ -10,7 +10,7 @@ import pytest
 from badpo.data.problems import ConfigError, DataError
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
-from badpo_paper.corpora.published import compared
+from badpo_paper.corpora.published import compare_statistics
 from badpo_paper.corpora.signed import draw_plan
 from badpo_paper.datasets import write_signed_corpus
 
@@ -30,7 +30,7 @@ def corpus(pairs):
     return signed.build(pairs, seed=0)
 
 
-def test_the_examples_of_the_page_run():
+def test_the_examples_of_the_documentation_run():
     page = Path(__file__).parents[3] / "docs" / "corpora.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 15 and result.failed == 0
@@ -44,29 +44,29 @@ def test_the_placebo_has_the_same_numbers_and_no_bias(make):
     with_bias, without = corpus.judgments, corpus.placebo
     same = ["comparison", "annotator", "weight", "row"]
     assert with_bias.votes[same].equals(without.votes[same])
-    one, other = (each.votes["sign"].to_numpy() for each in (with_bias, without))
-    lean = (corpus.planted_theta[with_bias.votes["annotator"]] * with_bias.delta).sum(axis=1)
-    # the same number decides both votes, so that they differ only to the side that the bias favours
-    assert (one[lean == 0] == other[lean == 0]).all() and (one != other).mean() > 0.05
-    assert ((one - other) * lean >= 0).all()
+    biased, unbiased = (judgments.votes["sign"].to_numpy() for judgments in (with_bias, without))
+    bias = (corpus.planted_theta[with_bias.votes["annotator"]] * with_bias.delta).sum(axis=1)
+    # the same number decides both votes, so that a bias moves a vote only toward the favoured response
+    assert (biased[bias == 0] == unbiased[bias == 0]).all() and (biased != unbiased).mean() > 0.05
+    assert ((biased - unbiased) * bias >= 0).all()
 
 
-def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan):
-    """7,177 pairs of other texts and scores: counts, class means, cross-group shares and swap pairs are the paper's."""
-    gate = ultrafeedback.gate(signed.build(bundled.scored_pairs(7177), seed=0))
-    rows = compared(gate, ultrafeedback.PUBLISHED_PLAN)
+def test_the_plan_determines_the_published_statistics_that_do_not_depend_on_texts(plan):
+    """7,177 pairs of other texts have the counts, class means, cross-group shares and swap log-odds of the paper."""
+    statistics = ultrafeedback.measure_corpus(signed.build(bundled.scored_pairs(7177), seed=0))
+    rows = compare_statistics(statistics, ultrafeedback.PUBLISHED_PLAN)
     assert len(rows) == 22 and [row.name for row in rows if not row.agrees] == []
-    # quality adds noise to the cross-group pairs whose texts differ, so the lean looks smaller on all of them
-    assert 0.4 < gate["all_log_odds"]["woman"]["all"] < gate["swap_log_odds"]["woman"]["all"]
-    assert gate["n_judgments"] == plan.annotators.size == 28708
-    assert gate["judgments_per_annotator"] == {"least": 429, "most": 548}
-    other = ultrafeedback.gate(signed.build(bundled.scored_pairs(500), seed=1))
-    assert sum(row.agrees for row in compared(other, ultrafeedback.PUBLISHED_PLAN)) < 8
-    few = signed.gate(signed.build(bundled.scored_pairs(3), seed=1))["all_log_odds"]
+    # quality adds noise to the cross-group pairs whose texts differ, so the log-odds of all pairs are smaller
+    assert 0.4 < statistics["all_log_odds"]["woman"]["all"] < statistics["swap_log_odds"]["woman"]["all"]
+    assert statistics["n_judgments"] == plan.annotators.size == 28708
+    assert statistics["judgments_per_annotator"] == {"least": 429, "most": 548}
+    other = ultrafeedback.measure_corpus(signed.build(bundled.scored_pairs(500), seed=1))
+    assert sum(row.agrees for row in compare_statistics(other, ultrafeedback.PUBLISHED_PLAN)) < 8
+    few = signed.measure_corpus(signed.build(bundled.scored_pairs(3), seed=1))["all_log_odds"]
     assert any(value is None for row in few.values() for value in row.values())
 
 
-def test_a_longer_plan_begins_with_the_shorter_and_labels_follow_the_likelihood(plan):
+def test_a_longer_plan_begins_with_a_shorter_plan_and_votes_follow_the_likelihood(plan):
     first, again, other, long = draw_plan(50, 3), draw_plan(50, 3), draw_plan(50, 4), draw_plan(90, 3)
     for part in fields(first):
         np.testing.assert_array_equal(getattr(first, part.name), getattr(again, part.name))
@@ -74,16 +74,16 @@ def test_a_longer_plan_begins_with_the_shorter_and_labels_follow_the_likelihood(
     np.testing.assert_array_equal(first.uniforms, long.uniforms[:50])
     np.testing.assert_array_equal(first.names_first, long.names_first[:50])
     quality = np.linspace(-2, 2, plan.n_pairs)
-    lean = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
-    logits = np.where(plan.kinds == "swap", 0.0, quality)[:, None] + lean
-    np.testing.assert_array_equal(plan.labels(quality), plan.uniforms < 1 / (1 + np.exp(-logits)))
+    bias = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
+    logits = np.where(plan.kinds == "swap", 0.0, quality)[:, None] + bias
+    np.testing.assert_array_equal(plan.decide_votes(quality), plan.uniforms < 1 / (1 + np.exp(-logits)))
 
 
-def test_votes_leans_texts_and_quality_are_the_planned_ones(corpus, pairs):
+def test_votes_biases_texts_and_quality_follow_the_plan(corpus, pairs):
     votes, plan = corpus.judgments.votes, corpus.plan
     np.testing.assert_array_equal(corpus.judgments.delta, plan.delta[votes["comparison"]])
     assert ((plan.surnames == "") == (plan.names_first == "")).all()
-    expected = np.where(plan.labels(corpus.quality).ravel(), 1, -1)
+    expected = np.where(plan.decide_votes(corpus.quality).ravel(), 1, -1)
     np.testing.assert_array_equal(votes["sign"].to_numpy(), expected)
     np.testing.assert_array_equal(votes["comparison"].to_numpy(), np.repeat(np.arange(600), 4))
     drawn = plan.annotators.ravel()
@@ -100,19 +100,19 @@ def test_votes_leans_texts_and_quality_are_the_planned_ones(corpus, pairs):
     np.testing.assert_allclose(corpus.quality, np.where(swap, 0, expected))
 
 
-def test_short_responses_are_left_out_and_pairs_that_share_a_prompt_stay_apart(pairs):
+def test_short_responses_are_excluded_and_pairs_with_the_same_prompt_remain_separate(pairs):
     with_short = pairs.copy()
     with_short.loc[[3, 8], "rejected"] = "No idea at all"
-    found = signed.build(with_short, seed=0)
-    assert found.left_out == {"a response has fewer than 5 words": 2}
-    assert found.judgments.n_comparisons == found.plan.n_pairs == 598
+    short = signed.build(with_short, seed=0)
+    assert short.left_out == {"a response has fewer than 5 words": 2}
+    assert short.judgments.n_comparisons == short.plan.n_pairs == 598
     shared = pairs.assign(prompt="How do I cook?", prompt_id="p")
     assert signed.build(shared, seed=0).judgments.n_comparisons == 600
     with pytest.raises(DataError, match="E137.*no usable pair"):
         signed.build(pairs.assign(chosen="No."))
 
 
-def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
+def test_all_problems_of_a_table_of_pairs_are_reported_together(pairs):
     with pytest.raises(DataError, match="E101.*score_chosen, score_rejected"):
         signed.build(pairs.drop(columns=["score_chosen", "score_rejected"]))
     broken = pairs.copy()
@@ -121,13 +121,13 @@ def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
     broken.loc[7, "score_chosen"] = np.nan
     with pytest.raises(DataError) as caught:
         signed.build(broken)
-    told = [f"{one.code} {one.where}" for one in caught.value.problems]
+    problems = [f"{problem.code} {problem.where}" for problem in caught.value.problems]
     column = "{} scored pairs, column {}".format
     expected = [column("E134", "prompt, row 3"), column("E134", "rejected, row 6 and 1 more")]
-    assert told == [*expected, column("E136", "score_chosen, row 8")]
+    assert problems == [*expected, column("E136", "score_chosen, row 8")]
 
 
-def test_a_table_of_pairs_gives_the_same_votes_and_what_cannot_be_written_leaves_nothing(tmp_path):
+def test_a_table_of_pairs_gives_the_same_votes_and_a_failed_command_writes_no_files(tmp_path):
     pairs, path, out = bundled.scored_pairs(40), tmp_path / "pairs.csv", tmp_path / "out"
     pairs.assign(score_chosen="good").to_csv(path, index=False)
     with pytest.raises(DataError, match="score_chosen"):
@@ -136,4 +136,4 @@ def test_a_table_of_pairs_gives_the_same_votes_and_what_cannot_be_written_leaves
         write_signed_corpus(out, pairs=path, n_pairs=10)
     assert not out.exists()
     pairs.to_csv(path, index=False)
-    assert write_signed_corpus(out, pairs=path) == signed.gate(signed.build(pairs))
+    assert write_signed_corpus(out, pairs=path) == signed.measure_corpus(signed.build(pairs))
