@@ -130,3 +130,27 @@ def test_offsets_of_annotators_who_are_alike_are_small():
     weight = torch.ones(len(sign), dtype=torch.float64)
     found = shrink_offsets(slopes, delta, 0.5 * delta[:, 0], weight, annotator, 50)
     assert found.abs().max() < 0.25
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_a_policy_at_the_reference_has_no_gradient_along_an_attribute(spread):
+    """Whatever the annotators' biases are, theta explains the votes' whole preference for the attribute."""
+    _, annotator, delta, sign = pool(60, 300, spread)
+    slopes = loss_slopes(judgment_loss, torch.from_numpy(sign))
+    weight = torch.ones(len(sign), dtype=torch.float64)
+    shared_bias, (offset,) = fit_theta(slopes, delta, delta, weight, [annotator])
+    first, _ = slopes((shared_bias + offset[annotator, 0]) * delta[:, 0])
+    assert (first @ delta).abs().item() < 1e-3 * len(sign) ** 0.5
+    assert offset.mean().abs() < 1e-6
+
+
+def test_offsets_are_the_optimum_of_the_penalised_loss():
+    _, annotator, delta, sign = pool(20, 100, spread=2.0)
+    slopes = loss_slopes(judgment_loss, torch.from_numpy(sign))
+    weight = torch.ones(len(sign), dtype=torch.float64)
+    offset = shrink_offsets(slopes, delta, 0.5 * delta[:, 0], weight, annotator, 20)[:, 0]
+    first, _ = slopes((0.5 + offset[annotator]) * delta[:, 0])
+    score = torch.zeros(20, dtype=torch.float64).index_add_(0, annotator, -first * delta[:, 0])
+    # at the optimum the score of each annotator is offset / tau^2, with one tau for all
+    precision = score / offset
+    assert precision.min() > 0 and precision.max() / precision.min() == pytest.approx(1, abs=1e-6)

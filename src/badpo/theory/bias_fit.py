@@ -189,7 +189,8 @@ def shrink_offsets(
     group's votes there,
 
     .. math:: \hat\tau^2 = \max\Bigl(0, \frac{\sum_k g_k^2 / H_k - (n - 1)}{\sum_k H_k}\Bigr), \qquad
-        \hat d_k = \bigl(H_k + \operatorname{diag} \hat\tau^{-2}\bigr)^{-1} g_k
+        \hat d_k = \arg\min_d \sum_{j \in k} w_j\, \ell(o_j + d^\top \delta_j)
+        + \tfrac12 \sum_i d_i^2 / \hat\tau_i^2
 
     The variance is estimated for each attribute from the n groups with information. A group with two votes, or with
     votes of one direction only, stays near the common theta. ``group`` is -1 for votes without a group.
@@ -204,22 +205,37 @@ def shrink_offsets(
     >>> shrink_offsets(*votes, torch.tensor([0, 0, 1, 1]), 2).flatten().tolist()
     [0.0, 0.0]
     """
-    first, second = slopes(offset)
     known = group >= 0
-    group_of, d = group[known], delta[known]
-    score = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
-    score.index_add_(0, group_of, -(weight * first)[known][:, None] * d)
-    information = torch.zeros(n_groups, d.shape[1], d.shape[1], dtype=d.dtype)
-    information.index_add_(
-        0, group_of, (weight * second)[known][:, None, None] * d[:, :, None] * d[:, None, :]
-    )
+    group_of, d, w = group[known], delta[known], weight[known]
+    scale = prior_precision(delta).sqrt() * PRIOR_SD  # a step in these units is one in log-odds
+    offsets = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
+    variance = None
+    for _ in range(NEWTON_STEPS):
+        deviation = torch.zeros_like(offset)
+        deviation[known] = (offsets[group_of] * d).sum(dim=1)
+        first, second = slopes(offset + deviation)
+        score = torch.zeros_like(offsets).index_add_(0, group_of, -(w * first[known])[:, None] * d)
+        information = torch.zeros(n_groups, d.shape[1], d.shape[1], dtype=d.dtype).index_add_(
+            0, group_of, (w * second[known])[:, None, None] * d[:, :, None] * d[:, None, :]
+        )
+        if variance is None:
+            variance = _between_group_variance(score, information)
+        # (tau^2 H + 1)^-1 (tau^2 g - d) equals (H + 1 / tau^2)^-1 (g - d / tau^2) and is also defined at tau = 0
+        matrix = variance[:, None] * information + torch.eye(d.shape[1], dtype=d.dtype)
+        step = torch.linalg.solve(matrix, variance * score - offsets)
+        size = (step * scale).abs().amax(dim=1, keepdim=True)
+        offsets = offsets + step * (LARGEST_STEP / size).clamp(max=1.0)
+        if size.max() < SETTLED:
+            break
+    return offsets
+
+
+def _between_group_variance(score: Tensor, information: Tensor) -> Tensor:
+    """Moment estimate of the variance of theta between groups, from scores and information at the common theta."""
     own = information.diagonal(dim1=1, dim2=2)
-    has_votes = own > torch.finfo(d.dtype).eps * own.sum(dim=0)
+    has_votes = own > torch.finfo(own.dtype).eps * own.sum(dim=0)
     excess = torch.where(has_votes, score.square() / own, 0.0).sum(dim=0) - (has_votes.sum(dim=0) - 1)
-    variance = excess.clamp(min=0.0) / own.sum(dim=0).clamp(min=torch.finfo(d.dtype).tiny)
-    # (tau^2 H + 1)^-1 tau^2 g equals (H + 1 / tau^2)^-1 g and is also defined at tau = 0
-    matrix = variance[:, None] * information + torch.eye(d.shape[1], dtype=d.dtype)
-    return torch.linalg.solve(matrix, variance * score)
+    return excess.clamp(min=0.0) / own.sum(dim=0).clamp(min=torch.finfo(own.dtype).tiny)
 
 
 def fit_theta(
@@ -231,13 +247,17 @@ def fit_theta(
 ) -> tuple[Tensor, list[Tensor]]:
     """Fit the shared bias and the offsets of groups from the shared bias, for margins of zero.
 
-    ``design`` has the columns of the shared bias (`fit_shared_bias`). ``groups`` has one tensor for each grouping of
-    the votes, from the coarsest to the finest: the group number of every vote, -1 for none. The offsets of a grouping
-    have the shape (n_groups, n_attributes), multiply ``delta``, and are shrunk given the offsets of the other
-    groupings (`shrink_offsets`).
+    ``design`` has the columns of the shared bias (`fit_shared_bias`); the first columns are those of the attributes.
+    ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest: the group number of every
+    vote, -1 for none. The offsets of a grouping have the shape (n_groups, n_attributes), multiply ``delta``, and are
+    shrunk given the offsets of the other groupings (`shrink_offsets`).
+
+    The shared bias is fitted last. The gradient of the loss along each attribute is then zero over all votes, apart
+    from the weak prior, so a policy at the reference has no reason to move toward the attribute.
     """
+    q = delta.shape[1]
     sizes = [int(group.max()) + 1 for group in groups]
-    offsets = [torch.zeros(size, delta.shape[1], dtype=delta.dtype) for size in sizes]
+    offsets = [torch.zeros(size, q, dtype=delta.dtype) for size in sizes]
     shared_bias = torch.zeros(design.shape[1], dtype=delta.dtype)
 
     def logits(left_out: int | None = None) -> Tensor:
@@ -248,9 +268,13 @@ def fit_theta(
         ]
         return sum(parts, torch.zeros_like(weight))
 
-    for _ in range(ROUNDS if groups else 1):
+    for _ in range(ROUNDS if groups else 0):
         shared_bias = fit_shared_bias(slopes, design, logits(), weight, shared_bias)
         for i, group in enumerate(groups):
             others = design @ shared_bias + logits(left_out=i)
             offsets[i] = shrink_offsets(slopes, delta, others, weight, group, sizes[i])
-    return shared_bias, offsets
+            # A common part of the offsets belongs to the shared bias, which has no prior that shrinks it.
+            common = offsets[i][group[group >= 0].unique()].mean(dim=0)
+            offsets[i] = offsets[i] - common
+            shared_bias[:q] += common
+    return fit_shared_bias(slopes, design, logits(), weight, shared_bias), offsets
