@@ -147,7 +147,7 @@ def test_what_is_missing_is_said_once_with_its_command():
     own = replace(planted.run("pooled", 0.1), folder=Path("out-bias/run"))
     reference = planted.run("reference", None, seed=7)
     html = report_html(planted.suite(reference, own))
-    command = "badpo train --config out-bias/run/config.yaml --bias none --compare dpo_placebo"
+    command = "badpo train --config out-bias/run/config.yaml --bias none --compare placebo"
     assert f"<code>{command}</code>" in html and "<code>badpo evaluate out-bias</code>" in html
     assert "The reference was not measured" not in html
     complete = report_html(planted.three(0.9, 0.1, 0.15))

@@ -104,7 +104,7 @@ def test_train_evaluate_and_report(tmp_path, caplog):
     measured = badpo("evaluate", runs, "--json")
     assert measured.exit_code == 0, measured.stderr
     assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
-    assert caplog.text.count("W137 warning: 8 prompts held out: intervals are wide") == 4
+    assert caplog.text.count("W137 warning") == 3  # once for each of three commands
     assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
     assert_face("run.json", sorted(json.loads((folders[0] / "run.json").read_text())))
     assert_face("files of a run", sorted(path.name for path in folders[0].iterdir()))

@@ -31,7 +31,7 @@ def test_readouts_are_written_and_returned(run):
     assert (run / "readouts.json").stat().st_mode & 0o077 == 0  # it has texts
     assert "NaN" not in text and "Infinity" not in text
     own = {"heldout", "votes", "tokens", "generated", "kl", "theta", "answers"}
-    own |= {"tilt", "log_ratio", "by_prompt"}
+    own |= {"tilt", "log_ratio", "by_prompt", "training"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
     held_out = read_judgments(recipe(run.parents[1]))[1]
@@ -48,6 +48,8 @@ def test_readouts_are_written_and_returned(run):
     # the default rule is the one that the estimate is made by
     assert theta["implied"] == pytest.approx(learned, abs=0.02)
     assert theta["low"] < theta["implied"] < theta["high"]
+    assert theta["offline_low"] < theta["offline"] < theta["offline_high"]
+    assert readouts["training"] == {"learning_rate": 1e-3, "steps": 4}
     tilt, rows = readouts["tilt"]["length"], readouts["by_prompt"]["tilt/length"]
     assert tilt["n_comparisons"] == held_out.take(held_out.cross_group()[:, 0]).n_comparisons
     assert tilt["tilt"] == pytest.approx(sum(rows["sums"]) / sum(rows["sizes"]))

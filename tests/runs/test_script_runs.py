@@ -1,6 +1,7 @@
 """What a script leaves after ``trainer.train()`` is measured and drawn like a run of the command line."""
 
 import json
+import shlex
 import warnings
 
 import pytest
@@ -8,12 +9,14 @@ from transformers import AutoModelForCausalLM
 
 from badpo import BADPOConfig, BADPOTrainer
 from badpo.data.judgments import Judgments
-from badpo.results.run_files import read_suite
+from badpo.results.bias_check import bias_verdicts, check_bias
+from badpo.results.run_files import read_run, read_suite
 from badpo.results.run_page import report_html
 from badpo.runs.evaluate import evaluate_run
 from badpo.training.recipe import read_recipe
 from badpo_paper.schedule import silent
 from tests import tiny
+from tests.public_face import invoke
 from tests.runs.recipes import as_trl, save_model
 
 ASKED = {
@@ -58,7 +61,25 @@ def test_a_script_s_run_is_measured_on_its_held_out_votes(tmp_path, by_name):
     assert readouts["theta"]["length"]["level"] == pytest.approx(
         float(trainer.bias.theta().mean()), abs=0.006
     )
-    assert "Tilt toward length" in report_html(read_suite(run.parent))
+    assert readouts["arm"] == "shared_mean" and readouts["training"]["steps"] == 4
+    suite = read_suite(run)
+    assert suite.arms == ("reference", "shared_mean")
+    html = report_html(suite)
+    assert "Tilt toward length" in html and "--bias none --compare placebo</code>" in html
+
+
+def test_the_command_of_the_page_adds_dpo_and_the_placebo(tmp_path):
+    trained_by_script(tmp_path, by_name=True, held_out=True)
+    run = tmp_path / "runs" / "own"
+    command = shlex.split(read_run(run).train_command("--bias", "none", "--compare", "placebo"))
+    config = command.index("--config") + 1
+    command[config] = str(tmp_path / "runs" / command[config])  # the page names no folder of the machine
+    trained = invoke(*command[1:])
+    assert trained.exit_code == 0, trained.stderr
+    assert invoke("evaluate", tmp_path / "runs").exit_code == 0
+    suite = read_suite(tmp_path / "runs")
+    assert suite.arms == ("reference", "dpo", "dpo_placebo", "shared_mean")
+    assert check_bias(suite)[0].target == "dpo_placebo" and len(bias_verdicts(suite)) == 1
 
 
 def test_a_script_without_held_out_votes_is_measured_on_those_it_has_and_told(tmp_path, caplog):
@@ -127,8 +148,8 @@ def test_a_run_of_trl_s_trainer_is_measured_beside_its_output(tmp_path):
         len(unseen),
         pytest.approx(accuracy, abs=0.02),
     )
-    assert "implied" in readouts["theta"]["length"]
-    assert "Tilt toward length" in report_html(read_suite(tmp_path / "out-bias" / "run"))
+    assert {"implied", "offline_low"} <= readouts["theta"]["length"].keys()
+    assert read_suite(tmp_path / "out-bias").arms == ("reference", "shared_mean")
 
 
 def test_the_recipe_of_a_script_s_run_trains_the_same_policy(tmp_path):

@@ -17,6 +17,7 @@ from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
+from badpo.objective.registry import PLACEBO as PLACEBO_OBJECTIVE
 from badpo.results.formatting import (
     DPO,
     PLACEBO,
@@ -457,7 +458,7 @@ class MeasuredRuns:
             if "dataset_name" in run.config and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
                 own = (
-                    ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO]
+                    ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO_OBJECTIVE]
                 )
                 return run.train_command(*own)
         return ""

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import (
+    LOG_FILE,
     RUN_SEAL,
     Json,
     locked,
@@ -30,21 +32,25 @@ from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import WINDOW, AnchoredFit
 from badpo.readouts import heldout, sampled
-from badpo.readouts.generation import Decoding, Generation, sample
+from badpo.readouts.generation import Decoding, Generation, TokenIds, sample
+from badpo.results.formatting import REFERENCE
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import (
     Progress,
     few_held_out,
     read_json,
     read_judgments,
+    run_folder,
     weights_of,
     write_card,
 )
 from badpo.runs.start import kept_reference, load_model, require_undamaged
+from badpo.theory import Floats, Ints
 from badpo.theory.bias_fit import loss_slopes, shared_bias_intervals
 from badpo.theory.likelihood import judgment_loss
 from badpo.theory.summaries import sums_by_cluster
-from badpo.training.encoding import encode_prompts, read_template_options
+from badpo.training.config import BADPOConfig
+from badpo.training.encoding import TemplateOptions, encode_prompts, read_template_options
 from badpo.training.inputs import build_bias, encode_judgments, make_start_votes
 from badpo.training.model_files import load_adapter
 from badpo.training.recipe import NO_SOURCES, Recipe, RunSources, read_run_recipe
@@ -53,6 +59,7 @@ from badpo.training.reference import ReferenceCache, compute_weights_key, defaul
 logger = logging.getLogger(__name__)
 
 VERSION = 5  # of the measurements; a new version measures finished runs again
+RUN_VERSION = 1  # of the measurements by `evaluate_run` alone
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
 N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximum length
@@ -64,33 +71,40 @@ class Stage:
 
     ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
     reference. A prompt that occurs twice in ``prompts`` is answered twice. ``given`` are further arguments of the chat
-    template for each prompt.
+    template for each prompt. ``reported`` are the warnings that were logged before and are not repeated.
     """
 
     recipe: Recipe
     train: Judgments
     held_out: Judgments
     start: str
-    prompts: tuple
+    prompts: Sequence[Any]  # texts, or chats as lists of messages
     decoding: Decoding = field(default_factory=Decoding)
-    given: Sequence[Json] = ()
+    given: Sequence[TemplateOptions] = ()
+    reported: set[str] = field(default_factory=set)
 
     @cached_property
-    def args(self):
+    def args(self) -> BADPOConfig:
         """Training arguments; encoding, beta and device are used."""
         return self.recipe.arguments()
 
+    def warn(self, message: str) -> None:
+        """Log a warning unless it was logged before."""
+        if message not in self.reported:
+            self.reported.add(message)
+            logger.warning("%s", message)
+
     @cached_property
-    def _loaded(self) -> tuple[Any, Any]:
+    def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         return load_model(self.start, self.recipe.model)
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> PreTrainedModel:
         """Model of the reference."""
         return self._loaded[0].to(self.args.device)
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> PreTrainedTokenizerBase:
         """Tokenizer of the reference."""
         return self._loaded[1]
 
@@ -104,33 +118,41 @@ class Stage:
         """Held-out judgments whose comparisons fit the length limit; a warning counts the others."""
         kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
         for finding in findings:
-            logger.warning("%s", finding)
+            self.warn(str(finding))
         return kept
 
-    def encoded(self, prompts: Sequence, given: Sequence[Json] = ()) -> list[np.ndarray]:
+    def encoded(self, prompts: Sequence[Any], given: Sequence[TemplateOptions] = ()) -> list[Ints]:
         """Encode prompts."""
         limits = self.args.encoding, self.args.max_prompt_length
         return encode_prompts(list(prompts), self.tokenizer, *limits, given)
 
-    def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
-        """Sample one answer of a policy to each prompt, or to each of the given prompts."""
-        given = asdict(replace(self.decoding, **decoding))
+    def answers(
+        self,
+        policy: PreTrainedModel,
+        seed: int,
+        prompt_ids: Sequence[TokenIds] | None = None,
+        **changes: Any,
+    ) -> list[Generation]:
+        """Sample one answer to each prompt, or to each of the given prompts; ``changes`` replace decoding settings."""
+        settings = asdict(replace(self.decoding, **changes))
         ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
-        return sample(policy, self.tokenizer, ids, seed=seed, **given)
+        return sample(policy, self.tokenizer, ids, seed=seed, **settings)
 
     @cached_property
     def written(self) -> list[Generation]:
         """Answers of the reference."""
         return self.answers(self.model, 0)
 
-    def log_ratios(self, policy, judgments: Judgments | None = None) -> heldout.LogRatios:
+    def log_ratios(
+        self, policy: PreTrainedModel, judgments: Judgments | None = None
+    ) -> heldout.LogRatios:
         """Compute the log-ratios of a policy for every held-out response, or for the given judgments."""
         args, judged = self.args, self.judged if judgments is None else judgments
         cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
         limits = (args.encoding, args.max_length, args.max_prompt_length)
         return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
 
-    def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
+    def margins(self, policy: PreTrainedModel, judgments: Judgments | None = None) -> Floats:
         """Compute the margin u of a policy for every held-out comparison, or for the given judgments."""
         return self.log_ratios(policy, judgments).margins(self.args.beta)
 
@@ -140,12 +162,12 @@ class PolicyReading:
     """A policy and its measurements so far."""
 
     stage: Stage
-    policy: Any
+    policy: PreTrainedModel
     seed: int
     written: list[Generation]
     bias: BiasTerm | None = None
-    theta: np.ndarray | None = None
-    margins: np.ndarray | None = None
+    theta: Floats | None = None
+    margins: Floats | None = None
 
 
 # A function of the measurements so far that returns further readouts.
@@ -159,7 +181,7 @@ def measure(
     bias: BiasTerm | None,
     more: More,
     progress: Progress,
-    facts: Sequence[Any] = (),
+    facts: Sequence[object] = (),
 ) -> Json:
     """Return all readouts of the policy in ``folder/model``; reuse ``readouts.json`` of the same policy.
 
@@ -168,7 +190,7 @@ def measure(
     """
     own = stage.key if bias is None else weights_of(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
-    content = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
+    content: list[object] = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
     content += [args.encoding, args.max_prompt_length, stage.held_out.fingerprint(), *facts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     kept = read_json(folder / "readouts.json")
@@ -191,7 +213,7 @@ def measure(
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
     found = PolicyReading(stage, policy, seed, written)
-    readouts = {
+    readouts: Json = {
         "arm": folder.name.rsplit("-s", 1)[0],
         "seed": seed,
         "measured": key,
@@ -226,7 +248,7 @@ def measure(
     return readouts
 
 
-def _shown(prompts: Sequence, written: Sequence[Generation]) -> list[Json]:
+def _shown(prompts: Sequence[Any], written: Sequence[Generation]) -> list[dict[str, str]]:
     """Return the first distinct prompts with their answers, shortened for a page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
@@ -241,7 +263,7 @@ def write_readouts(folder: Path, readouts: Json) -> None:
         write_card(folder)
 
 
-def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
+def theta_rows(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
     Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. An attribute
@@ -254,37 +276,61 @@ def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
     return heldout.align_theta(judgments, list(bias.annotators), known)
 
 
-def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NO_SOURCES) -> dict:
+def evaluate_run(
+    folder: Path,
+    progress: Progress,
+    sources: RunSources = NO_SOURCES,
+    reported: set[str] | None = None,
+) -> Json:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
     comparisons that do not fit ``max_length`` are left out and counted. The reference is measured too, in the folder
-    next to the run, unless the run was made on another machine.
+    next to the run, unless the run was made on another machine. ``reported`` are warnings about other runs, which the
+    function does not repeat; it adds its own warnings.
 
     `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
     reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
     that the table cannot be read, or that no held-out comparison fits.
     """
     stage = finished_stage(folder, sources)
+    stage.reported = set() if reported is None else reported
     if stage.held_out.n_votes == 0:
         raise ConfigError(
             f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
         )
     for finding in few_held_out(stage.recipe, stage.train, stage.held_out):
-        logger.warning("%s", finding)
+        stage.warn(str(finding))
     if stage.recipe.data.held_out_name == stage.recipe.data.dataset_name:
-        told = "the script had no eval_dataset, so the run is measured on the votes it was trained on"
-        logger.warning("%s: %s; accuracies and tilts of held-out votes may be smaller", folder, told)
+        stage.warn(
+            f"{folder}: the script had no eval_dataset, so the run is measured on the votes it was trained on; "
+            "accuracies and tilts of held-out votes may be smaller"
+        )
     progress(f"{folder.name}: loading", 0.0)
     asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
     stage.prompts, stage.given = tuple(asked["prompt"]), read_template_options(asked)
     bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
-        reference = folder.parent / "reference"
+        reference = folder.parent / REFERENCE
         require_enclosed(reference)
         with locked(reference, wait=True):
             measure(reference, stage, stage.args.seed, None, _generated, progress)
-    return measure(folder, stage, stage.args.seed, bias, _generated, progress)
+    run = {
+        # the folder of a script's run may have any name
+        "arm": run_folder(stage.recipe).name.rpartition("-s")[0],
+        "training": {"learning_rate": stage.args.learning_rate, "steps": _n_steps(folder)},
+    }
+    facts = [RUN_VERSION, run]
+    return measure(
+        folder, stage, stage.args.seed, bias, lambda found: _generated(found) | run, progress, facts
+    )
+
+
+def _n_steps(folder: Path) -> int | None:
+    """Return the number of steps in the step log of a run; None without a log."""
+    path = folder / LOG_FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return int(json.loads(lines[-1])["step"]) if lines else None
 
 
 def _generated(found: PolicyReading) -> Json:
@@ -302,7 +348,7 @@ def _generated(found: PolicyReading) -> Json:
     return {"generated": rates, "theta": _theta_means(found, found.bias)}
 
 
-def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, Json]:
+def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
     """Return the mean theta that the training votes imply given the final policy, by attribute, with its interval.
 
     This is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set now. The growth is computed
@@ -329,18 +375,20 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, Json]:
     }
 
 
-def _theta_means(found: PolicyReading, bias: BiasTerm) -> dict[str, dict[str, float | None]]:
-    """Return the mean of theta and the mean that the votes imply, with two digits; empty for few people."""
+def _theta_means(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
+    """Return the mean of theta, the mean that the votes imply and the log-odds in the votes; empty for few people.
+
+    The values have two digits, so that they do not reveal a vote.
+    """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
         return {name: {} for name in train.attribute_names}
     level = dict(zip(bias.attributes, bias.theta().mean(dim=0).tolist(), strict=True))
-    offline = (one.log_odds for one in train.offline_log_odds())
-    implied = implied_theta(found, bias)
-    known = {
-        name: {"level": level[name], "offline": odds, **implied.get(name, {})}
-        for name, odds in zip(train.attribute_names, offline, strict=True)
-    }
+    implied, known = implied_theta(found, bias), {}
+    for name, votes in zip(train.attribute_names, train.offline_log_odds(), strict=True):
+        low, high = votes.interval()
+        offline = {"offline": votes.log_odds, "offline_low": low, "offline_high": high}
+        known[name] = {"level": level[name], **offline, **implied.get(name, {})}
     return {
         name: {key: None if value is None else round(value, 2) for key, value in of.items()}
         for name, of in known.items()
@@ -371,7 +419,7 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
     return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 
 
-def load_trained(folder: Path, stage: Stage):
+def load_trained(folder: Path, stage: Stage) -> PreTrainedModel:
     """Load the trained policy of a run; an adapter is added to its reference."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]

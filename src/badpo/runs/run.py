@@ -1,5 +1,8 @@
 """Train a recipe and write its run folder. Every training run of badpo uses `_train_into`."""
 
+# mypy does not read transformers, so its classes have the type Any
+# mypy: disallow-subclassing-any=False
+
 import contextlib
 import json
 import logging
@@ -13,7 +16,15 @@ from pathlib import Path
 import numpy as np
 import yaml
 from accelerate.utils import release_memory
-from transformers import PrinterCallback, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
@@ -342,7 +353,13 @@ class Ticker(TrainerCallback):
         self._what = what
         self._progress = progress
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **others: object,
+    ) -> None:
         """Report the share of the steps that are done."""
         self._progress(self._what, state.global_step / state.max_steps)
 
@@ -440,8 +457,8 @@ def make_trainer(
     folder: Path | str,
     prepared: Prepared,
     held_out: Judgments | None,
-    model,
-    tokenizer,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
     """Return the trainer of a recipe for given judgments and a loaded start policy."""
@@ -524,5 +541,7 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-def _plain(value):
-    return json.loads(json.dumps(value, default=str))
+def _plain(keys: Json) -> Json:
+    """Convert the values of a recipe or of facts to types of JSON."""
+    plain: Json = json.loads(json.dumps(keys, default=str))
+    return plain

@@ -6,14 +6,21 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
-from transformers import PrinterCallback, TrainerCallback, set_seed
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    set_seed,
+)
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
+from badpo.data.files import RUN_SEAL, Json, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training import inputs
 from badpo.training.checkpoints import describe_changes, mark_run_complete, whole_folder
+from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
 from badpo.training.packing import Pair
@@ -22,7 +29,7 @@ from badpo.training.recipe import ModelChoice, Recipe, make_relative
 from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
 
-def load_model(name: str, choice: ModelChoice):
+def load_model(name: str, choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer."""
     try:
         with asking_once(name):
@@ -35,10 +42,10 @@ def load_model(name: str, choice: ModelChoice):
 def load_policy(
     recipe: Recipe,
     train: Judgments,
-    args,
+    args: BADPOConfig,
     responses: Sequence[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
-):
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the start policy and its tokenizer, after the supervised stage if the recipe requires one.
 
     The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share it. It is trained on
@@ -58,7 +65,7 @@ def load_policy(
 
 
 def kept_reference(
-    recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
+    recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Path | None:
     """Return the folder of the supervised reference in ``output_dir``; None if it does not exist."""
     folder = Path(recipe.output_dir) / "reference"
@@ -85,8 +92,8 @@ def require_undamaged(
 
 
 def reference_facts(
-    recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
-) -> dict:
+    recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
+) -> Json:
     """Return the facts of a supervised reference. All runs that share the reference must have the same facts."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
@@ -104,11 +111,17 @@ def reference_facts(
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": at_once * args.gradient_accumulation_steps * args.world_size,
     }
-    # JSON changes some types
-    return json.loads(json.dumps(facts))
+    as_in_json: Json = json.loads(json.dumps(facts))  # JSON changes some types
+    return as_in_json
 
 
-def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, args) -> list[Pair]:
+def _pairs(
+    train: Judgments,
+    responses: Sequence[str] | None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: BADPOConfig,
+) -> list[Pair]:
     """Encode a prompt and a response for every comparison that fits the length limit, or for each given response."""
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if responses is None:
@@ -123,15 +136,15 @@ def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, 
 
 
 def _fitted(
-    model,
-    tokenizer,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     pairs: list[Pair],
     recipe: Recipe,
-    args,
+    args: BADPOConfig,
     folder: Path,
-    facts: dict,
+    facts: Json,
     callbacks: Sequence[TrainerCallback],
-):
+) -> PreTrainedModel:
     """Fine-tune the model on pairs of a prompt and a response, and save it in a folder."""
     peft_config = recipe.model.peft_config()
     set_seed(0)  # a new adapter starts at random values
