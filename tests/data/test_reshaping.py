@@ -7,6 +7,7 @@ import pytest
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
+from badpo.data.tables import read_table
 
 N = 8
 PROMPTS = [f"what is to be said about case {i}?" for i in range(N)]
@@ -175,6 +176,22 @@ def test_each_person_may_have_judged_only_some_of_the_items(tmp_path):
     assert counts(read(path)) == (N, 6, 3)
 
 
+@pytest.mark.parametrize("kind", ["files of a folder", "lists of one file"])
+def test_tables_of_single_people_become_one_table(kind, tmp_path):
+    votes = table(id=range(N), choice=labels())
+    rows = {who: votes.iloc[[i for i in range(N) if WHO[i] == who]] for who in WHO}
+    path = tmp_path / "votes"
+    if kind == "files of a folder":
+        path.mkdir()
+        for who, own in rows.items():
+            own.to_csv(path / f"{who}.csv", index=False)
+    else:
+        path = tmp_path / "votes.json"
+        path.write_text(json.dumps({who: own.to_dict("records") for who, own in rows.items()}))
+    assert counts(read(path)) == (N, 6, 3)
+    assert all(who not in note.what for note in read_table(path).notes for who in ("bob", "eve"))
+
+
 def test_names_of_voters_stand_in_the_column_of_an_answer():
     sides = {"1️⃣": "A", "2️⃣": "B"}
     columns = {
@@ -256,6 +273,25 @@ CELLS = {
                 }
             )
             for texts, marks in ((A, labels(1, 4)), (B, labels(4, 1)))
+        ]
+    ),
+    "the beginning of the preferred text": table(
+        user=WHO,
+        selected=[f"{(a if won else b)[:16]}..." for a, b, won in zip(A, B, A_WON, strict=True)],
+    ),
+    "texts in the first row of a block alone": pd.concat(
+        [
+            table(user="ann", choice=labels()),
+            pd.DataFrame({"user": WHO, "choice": labels()}).replace("ann", "bob"),
+        ]
+    ).sort_index(kind="stable"),
+    "three ratings of an answer, one of them overall": pd.concat(
+        [
+            pd.DataFrame({"prompt": PROMPTS, "response": texts, "rater": WHO}).assign(
+                criterion=name, score=scores
+            )
+            for name, a, b in (("accuracy", 1, 5), ("tone", 5, 1), ("overall", 4, 2))
+            for texts, scores in ((A, labels(a, b)), (B, labels(b, a)))
         ]
     ),
     "keys that were pressed beside counters": table(

@@ -257,9 +257,19 @@ def ids_in(column: pd.Series) -> pd.Series:
 
 
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
-    """Rows in which two columns hold the same cell, apart from white space; no row in which the first one is empty."""
-    cells, others = (each.map(cell_key).str.split().str.join(" ") for each in (column, other))
-    return (cells == others) & column.notna()
+    """Rows in which two columns hold the same text, see `is_same_text`; no row in which the first one is empty."""
+    cells = zip(column.map(cell_key), other.map(cell_key), strict=True)
+    return (
+        pd.Series([*itertools.starmap(is_same_text, cells)], column.index, dtype=bool) & column.notna()
+    )
+
+
+def is_same_text(cell: str, text: str) -> bool:
+    """Whether a cell is a text, apart from white space, or the beginning of one that is cut off by dots."""
+    cell, text = (" ".join(each.split()) for each in (cell, text))
+    beginning = cell.removesuffix("...").removesuffix("\u2026").rstrip()
+    is_cut = len(beginning) >= _USUAL_TEXT and beginning != cell
+    return cell == text or (is_cut and text.startswith(beginning))
 
 
 def few_labels(column: pd.Series) -> list[str]:
@@ -345,7 +355,7 @@ NAMES_SIDES = 3
 MACHINES = re.compile("reward|auto|automatic|predicted|prediction|gpt|llm|model|machine")
 
 
-_OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
+OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
 
 
 THINGS = re.compile(
@@ -423,7 +433,7 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: rank(name) for name in free}
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
-    best = _without_copies(frame, [name for name in best if has_word(name, _OVERALL)][:1] or best)
+    best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
     # of two columns of words one may hold people, whose ids no message shows
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best

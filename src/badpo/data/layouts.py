@@ -16,6 +16,7 @@ from badpo.data.cells import (
     NEARLY_ALL,
     OF_PEOPLE,
     OTHER_NAMES,
+    OVERALL,
     THINGS,
     Findings,
     Groups,
@@ -490,6 +491,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
         raise DataError([report_missing(table, theirs, lacks[kind])])
+    table = _filled_down(table, theirs)
     table = _without_empty_rows(table, [theirs[ours] for ours in REQUIRED[kind] if ours in TEXTS])
     turned: Json = {}
     if kind in ("rated answers", "ranked answers"):
@@ -574,6 +576,28 @@ def _with_names_of_places(table: Table) -> Table:
             what = f'the labels of places stand for the answers in "{first}" and "{second}"'
             return replace(table, frame=frame.assign(winner=winner)).noted("N106", what)
     return table
+
+
+def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
+    """The table with the texts of the row above in rows that have a vote and no texts, as merged cells leave them.
+
+    Every row has an annotator and a label that a row with texts has too, and no annotator has two votes below one row
+    of texts.
+    """
+    frame = table.frame
+    texts = [theirs[ours] for ours in PAIR if ours in theirs]
+    votes = [theirs[ours] for ours in ("annotator", "winner") if ours in theirs]
+    is_empty = frame[texts].isna().all(axis=1)
+    if len(votes) < 2 or not 0 < is_empty.sum() < len(frame) or is_empty.iat[0]:
+        return table
+    keys = pd.DataFrame({"who": ids_in(frame[votes[0]]), "block": (~is_empty).cumsum()})
+    labels = ids_in(frame[votes[1]])
+    are_votes = labels.notna() & labels.isin(labels[~is_empty])
+    if not are_votes.all() or keys.isna().any(axis=None) or keys.duplicated().any():
+        return table
+    filled = frame[texts].mask(is_empty, frame[texts].ffill())
+    what = f"{counted(int(is_empty.sum()), 'row')} without texts read with the texts of the row above"
+    return replace(table, frame=frame.assign(**filled)).noted("N106", what)
 
 
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
@@ -712,6 +736,24 @@ def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], tur
     return table, kept | {"winner": "winner"}
 
 
+def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The keys of rated answers with the column that tells repeated ratings apart, such as a criterion or a task.
+
+    If one of several criteria is the overall one, only its rows are kept, which the second result says.
+    """
+    of_one = keys.drop(columns="response")
+    for name in others:
+        ids = ids_in(others.loc[keys.index, name])
+        n_groups = len(of_one.assign(apart=ids).drop_duplicates())
+        if ids.isna().any() or keys.assign(apart=ids).duplicated().any() or 2 * n_groups > len(keys):
+            continue
+        if overall := [label for label in few_labels(ids) if has_word(label, OVERALL)]:
+            what = f'; {counted(int((ids != overall[0]).sum()), "row")} of other values of "{name}" left out'
+            return keys[ids == overall[0]], what
+        return keys.assign(apart=ids), f'; rows are compared under the same value of "{name}"'
+    return keys, ""
+
+
 def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Recognised:
     """Of one answer a row, neighbours among those to one prompt that one annotator rated or ranked, as pairs.
 
@@ -723,6 +765,9 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
     who = {name: ids_in(frame[theirs[name]]) for name in ("prompt_id", "annotator") if name in theirs}
     texts = {name: frame[theirs[name]].map(cell_key) for name in ("prompt", "response")}
     keys = pd.DataFrame({**who, **texts}).fillna("")[np.isfinite(places)]
+    left_out = ""
+    if "annotator" in theirs and keys.duplicated().any():
+        keys, left_out = _with_repeats_apart(keys, frame.drop(columns=[*theirs.values()]))
     of_one = [name for name in keys if name != "response"]
     if "annotator" not in theirs and keys.duplicated().any():
         like = unused_columns(replace(table, theirs={own: own for own in theirs.values()}))
@@ -756,5 +801,6 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
         f"one answer in each row: {counted(len(first), 'pair')} of an answer and the next one to its prompt"
         + (f", not all {n_all:,} pairs" if n_all > len(first) else "")
         + (f"; {counted(n, 'row')} without a number left out" if n else "")
+        + left_out
     )
     return spread(table, votes, left, [*sides], what)

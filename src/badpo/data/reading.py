@@ -32,6 +32,7 @@ from badpo.data.cells import (
     few_labels,
     holds_texts,
     ids_in,
+    is_same_text,
     names_of_sides,
     numbered_cells,
     text_key,
@@ -802,15 +803,16 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
             [found.frame[name].to_numpy() for name in pair] for pair in names_of_sides(found.frame)
         ]
     for cells in pairs:
-        # spaces do not make two texts differ, and what is no text is none of them
-        label, a, b = (
-            as_objects(
-                " ".join(cell.split()) if isinstance(cell, str) else "" for cell in column[open_rows]
+        for row in open_rows:
+            # what is no text is none of the two
+            is_first, is_second = (
+                isinstance(labels[row], str)
+                and isinstance(column[row], str)
+                and is_same_text(labels[row], column[row])
+                for column in cells
             )
-            for column in (labels, *cells)
-        )
-        side[open_rows[(label == a) & (label != b)]] = "a"
-        side[open_rows[(label == b) & (label != a)]] = "b"
+            if is_first != is_second:
+                side[row] = "a" if is_first else "b"
 
 
 def _beginning(text: str) -> str:

@@ -181,8 +181,8 @@ def _read_folder(path: Path, split: str = "") -> Table:
     else:
         parts = {file.name: [file] for file in sorted(path.iterdir()) if file.suffix.lower() in READERS}
         if not split and 1 < len(parts) <= _MOST_FILES:
-            joined = _joined(path, {name: read_table(file) for name, (file,) in parts.items()})
-            if joined:
+            tables = {name: read_table(file) for name, (file,) in parts.items()}
+            if joined := _stacked(path, tables) or _joined(path, tables):
                 return joined
     if split not in parts and len(parts) != 1:
         raise _one_of(path, parts)
@@ -503,7 +503,9 @@ def _without_legends(
         is_edge = i < _FIRST_ROWS or i >= len(rows) - _FIRST_ROWS
         if is_edge and len(filled) < min(3, width) and any(legends_in(text := " = ".join(filled))):
             legends[i] = text
-    if not is_legend("; ".join(legends.values())):
+    # a legend explains each number once, and rows of votes may repeat it
+    codes = [code for text in legends.values() for code, _ in legends_in(text)[0]]
+    if len({*codes}) < len(codes) or not is_legend("; ".join(legends.values())):
         return rows, []
     return [each for i, each in enumerate(rows) if i not in legends], [*legends.values()]
 
@@ -594,7 +596,7 @@ def _read_excel(path: Path) -> Table:
     told = [f"{len(alike)} sheets of {len(sheets)}"]
     if others := [f'"{name}"' for name in sheets if name not in alike]:
         told = [f"{told[0]} (not {listed(others)}, which have other columns)"]
-    of_people = "annotator" not in columns_named(header, KNOWN) and not any(map(_PART.match, alike))
+    of_people = _name_people(alike, header)
     told += ["the name of each sheet as its annotator"] * of_people
     rows, lines = [[*header, "sheet", *["annotator"] * of_people]], [at[title] + 1]
     for name in alike:
@@ -627,6 +629,28 @@ def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     return [*(": ".join(row) for row in cells if row), "; ".join(codes)]
 
 
+def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
+    """The rows of all tables, if these have the same columns and are no splits of a data set; else None.
+
+    If no column says who voted and the tables are called otherwise than parts are, their names say so.
+    """
+    names = {name: name.partition(".")[0] for name in tables}
+    columns = [*map(str, next(iter(tables.values())).frame)]
+    are_alike = all({*map(str, table.frame)} == {*columns} for table in tables.values())
+    is_split = any(map(_SPLIT.fullmatch, names.values()))
+    if not are_alike or is_split or len({*columns}) < len(columns) or len(columns) < 2:
+        return None
+    of_people = _name_people(names.values(), columns)
+    frames = [
+        table.frame[columns].assign(**{"annotator": names[name]} if of_people else {})
+        for name, table in tables.items()
+    ]
+    what = f"{counted(len(tables), 'table')} with the same columns read as one"
+    what += ", the name of each table as its annotator" * of_people
+    dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
+    return Table(pd.concat(frames, ignore_index=True), str(path), dropped=dropped).noted("N102", what)
+
+
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
     """Several tables as one, if those that hold more than one column are joined by ids; None if they are not."""
     records = {
@@ -645,9 +669,16 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
     return None
 
 
-# how sheets are called that hold parts of a table
+def _name_people(names: Iterable[str], columns: Sequence[str]) -> bool:
+    """Whether sheets or files with these columns are called after the people who voted."""
+    return "annotator" not in columns_named(columns, KNOWN) and not any(map(_PART.match, names))
+
+
+_SPLIT = re.compile("(?i)train|test|valid|validation|dev|eval|val|unused")
+# how sheets and files are called that hold parts of a table
 _PART = re.compile(
-    r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page)?[\W_]*\d*$"
+    r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page|votes|ratings|"
+    r"labels|annotations|judge?ments|responses|results|export|file|shard|chunk)?[\W_\d]*$"
 )
 
 
@@ -726,6 +757,11 @@ def _read_json(path: Path) -> Table:
         lists = [each for each in content.values() if isinstance(each, list)]
         tables = {name: records for name, each in content.items() if (records := records_in(each))}
         of_objects = {name: each for name, each in tables.items() if isinstance(content[name], list)}
+        framed = {
+            name: Table(_frame_of_records(each, path), str(path)) for name, each in of_objects.items()
+        }
+        if len(framed) == len(content) > 1 and (stacked := _stacked(path, framed)):
+            return stacked
         joined = joined_records(tables) if "rows" not in tables else []
         if not joined and (columns := _columns_in(content)):
             return Table(_frame_of_columns([*content], columns), str(path))

@@ -70,7 +70,7 @@ PERSON = (
 
 # words that stand for people too, but that other columns may also have in their names
 PEOPLE = re.compile(
-    "who|user|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
+    "who|user|uid|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
     "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
     "инициалы|initials|name|by|valutatore|avaliador|ip"
 )
@@ -250,7 +250,7 @@ def side_of(label: str) -> tuple[str, str] | None:
 
 
 _NUMBER_FIRST = re.compile(
-    r"([+-]?\d+)\s*(?:[=:()]|\s-\s|\s(?=[^\W\d]))\s*(.+?)\s*"
+    r"(?<![^\W\d_])([+-]?\d+)\s*(?:[=:()]|\s-\s|\s(?=[^\W\d]))\s*(.+?)\s*"
     r"(?=[,;|/)\]\u2013\u2026]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
 )
 
@@ -314,7 +314,7 @@ def direction_of(name: str) -> dict[str, str]:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
         # without a tie at an end, and without a side that comes twice
-        is_scale = "tie" not in ends and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
+        is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
         # indices count from 0; numbers that stand for no side have no meaning here
