@@ -34,8 +34,8 @@ HISTORY = (
 LEFT = "stopped; finished runs and checkpoints are kept; continue with: {again}"
 
 
-@options.reporting_errors
-@options.stopping_whole(LEFT)
+@options.report_errors
+@options.handle_interrupt(LEFT)
 def demo(
     out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
     seeds: str = Option("42", help="Training seeds, separated by commas."),
@@ -78,11 +78,11 @@ def demo(
         )
         write_atomically(results, page.encode())
     text = f"{format_demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"
-    options.tell(as_json, summaries[0] if len(summaries) == 1 else summaries, text)
+    options.print_result(as_json, summaries[0] if len(summaries) == 1 else summaries, text)
 
 
-@options.reporting_errors
-@options.stopping_whole(LEFT)
+@options.report_errors
+@options.handle_interrupt(LEFT)
 def reproduce(
     suite: str = Argument(..., metavar="SUITE", help=f"{', '.join(SUITES)}, or all."),
     scale: str = Option(
@@ -125,7 +125,7 @@ def reproduce(
         lines = [f"{place:<{width}}  {state}" for place, state in states.items()]
         n_done = list(states.values()).count("done")
         summary = f"{len(states)} runs, {n_done} of them done"
-        options.tell(as_json, planned, "\n".join([*lines, "", summary, *planned["about"]]))
+        options.print_result(as_json, planned, "\n".join([*lines, "", summary, *planned["about"]]))
         return
     # the progress bars of transformers would overwrite our own progress lines
     transformers.utils.logging.disable_progress_bar()
@@ -139,7 +139,7 @@ def reproduce(
     command = f"badpo reproduce {suite} {flags} --seeds {seeds}{page_option}"
     tables = "\n\n".join(result.text() for result in suite_results)
     # print the tables first, so that they are not lost if the page cannot be written
-    options.tell(as_json, [result.to_json() for result in suite_results], tables)
+    options.print_result(as_json, [result.to_json() for result in suite_results], tables)
     write_atomically(page, format_page(suite_results, command).encode())
     if not as_json:
         options.say(f"\npage: {page}")
@@ -151,7 +151,7 @@ OutFolder = Annotated[
 
 
 @corpus.command("signed")
-@options.reporting_errors
+@options.report_errors
 def corpus_signed(
     out: Path = Option(
         ..., "--out", "-o", help="Output folder for judgments.parquet and planted.parquet."
@@ -168,12 +168,12 @@ def corpus_signed(
     from badpo_paper.datasets import write_signed_corpus
 
     statistics = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
-    text = f"{options.as_lines(statistics)}\n\n{out / 'judgments.parquet'}"
-    options.tell(as_json, statistics, text)
+    text = f"{options.format_lines(statistics)}\n\n{out / 'judgments.parquet'}"
+    options.print_result(as_json, statistics, text)
 
 
 @corpus.command("multipref")
-@options.reporting_errors
+@options.report_errors
 def corpus_multipref(
     out: OutFolder,
     source: Path | None = Argument(
@@ -190,7 +190,7 @@ def corpus_multipref(
 
 
 @corpus.command("ultrafeedback")
-@options.reporting_errors
+@options.report_errors
 def corpus_ultrafeedback(
     out: OutFolder,
     train: Path | None = Argument(
@@ -222,7 +222,7 @@ def corpus_ultrafeedback(
 
 
 @corpus.command("style")
-@options.reporting_errors
+@options.report_errors
 def corpus_style(
     out: OutFolder,
     n: int = Option(7_177, min=1, help="Number of bundled pairs."),
@@ -233,8 +233,8 @@ def corpus_style(
     from badpo_paper.datasets import write_style_votes
 
     statistics = write_style_votes(out, n, seed)
-    text = f"{options.as_lines(statistics)}\n\n{out / 'judgments.parquet'}"
-    options.tell(as_json, statistics, text)
+    text = f"{options.format_lines(statistics)}\n\n{out / 'judgments.parquet'}"
+    options.print_result(as_json, statistics, text)
 
 
 def _print_statistics(
@@ -247,7 +247,7 @@ def _print_statistics(
     rows, left_out = write()
     reasons = [f"excluded, {reason}: {n:,}" for reason, n in left_out.items()]
     content = {"out": out, "statistics": [row.to_json() for row in rows], "left_out": left_out}
-    options.tell(as_json, content, "\n".join([*format_statistics(rows), *reasons, str(out)]))
+    options.print_result(as_json, content, "\n".join([*format_statistics(rows), *reasons, str(out)]))
 
 
 def parse_seeds(text: str) -> list[int]:

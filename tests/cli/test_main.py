@@ -131,7 +131,7 @@ def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
     assert not re.search(r"(reader|editor)-\d", result.output + run("check", EXAMPLE, "--json").output)
     wrong = run("check", EXAMPLE, "--attribute", "emoji")
     assert wrong.exit_code == 3
-    assert "E120" in wrong.output and "1 problem to mend before training" in wrong.output
+    assert "E120" in wrong.output and "1 problem must" in wrong.output
 
 
 def test_what_needs_no_model_loads_no_torch_nor_do_runs_that_are_not_there(tmp_path):

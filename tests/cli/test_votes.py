@@ -70,7 +70,7 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     assert result.exit_code == 4 and {path.name for path in folder.iterdir()} == FILES
     row = summary_of(folder)["attributes"][0]
     interval = " to ".join(f"{row[end]:.2f}" for end in ("ci_low", "ci_high"))
-    told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % interval {interval}"
+    told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % confidence interval {interval}"
     assert result.stderr == f"{told}\n"
     for bound, message in (("length.level>1", "has no level; it has n"), ("length>1", "in quotes")):
         (tmp_path / bound).mkdir()

@@ -271,10 +271,10 @@ FIELDS = [  # names, what the user says of them, and which are taken, or what is
 def test_the_fields_of_the_prompt_and_the_two_sides(names, told, found):
     export = Export(read_table([{"x": 1}]), columns=told)
     if "|" in found:
-        assert "|".join(export.text_fields(names.split("|")).values()) == found
+        assert "|".join(export.find_text_fields(names.split("|")).values()) == found
     else:
         with pytest.raises(DataError, match=re.escape(found)):
-            export.text_fields(names.split("|"))
+            export.find_text_fields(names.split("|"))
 
 
 def test_what_a_label_means():

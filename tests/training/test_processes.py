@@ -19,7 +19,7 @@ import typer
 from safetensors.torch import load_file
 from torch.distributed import DistNetworkError
 
-from badpo.cli.options import reporting_errors
+from badpo.cli.options import report_errors
 from badpo.objective.bias import BiasTerm
 from badpo.training.processes import is_peer_lost
 from tests import tiny
@@ -240,7 +240,7 @@ def test_one_of_several_says_why_it_ends_and_a_signal_while_ending_changes_nothi
         time.sleep(5)
 
     with pytest.raises(typer.Exit) as raised:
-        reporting_errors(end)()
+        report_errors(end)()
     told = capsys.readouterr().err
     assert raised.value.exit_code == 1
     assert told.count(said) == 1 and ("--resume" in told) == (said == LEFT)

@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page of this machine, with a choice of columns, attributes and the length ratio.
 
 The server listens on 127.0.0.1 and answers only requests with the token of the printed address. The forms of the page
-hold all choices. The server keeps the table, the votes of the last reading, and the measured attributes. It writes no
-files.
+contain all choices. The server keeps the table, the votes of the last reading, and the measured attributes. It writes
+no files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from badpo.cli.options import (
     AsJson,
     AttributeFile,
     DataArgument,
+    add_reading_options,
     announce,
     complain,
-    flags_of,
-    reading_a_table,
-    reporting_errors,
-    tell,
+    convert_to_flags,
+    print_result,
+    report_errors,
 )
 from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, as_argument, with_sides_exchanged
@@ -63,8 +63,8 @@ _HEADERS = {
 }
 
 
-@reporting_errors
-@reading_a_table
+@report_errors
+@add_reading_options
 def open_table(
     data: DataArgument,
     attribute_file: AttributeFile = None,
@@ -72,7 +72,7 @@ def open_table(
     no_browser: bool = Option(False, "--no-browser", help="Only print the address."),
     as_json: AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Show the audit in your browser: choose columns, attributes and the length ratio. No data leave this machine."""
     import uvicorn
@@ -80,7 +80,7 @@ def open_table(
     from badpo.data.privacy import KEY_VARIABLE, known_key
 
     announce(data, as_json)
-    # no table is downloaded, and no permanent key is made
+    # download no table, and create no permanent key
     os.environ["HF_HUB_OFFLINE"] = "1"
     if known_key() is None:
         os.environ[KEY_VARIABLE] = secrets.token_hex(32)
@@ -91,10 +91,14 @@ def open_table(
     try:
         bound = config.bind_socket()
     except SystemExit:
-        raise ConfigError(f"port {port} is taken; leave out --port for a free one") from None
+        raise ConfigError(f"port {port} is in use; leave out --port to use a free port") from None
     bound.listen()
     address = f"http://127.0.0.1:{bound.getsockname()[1]}/{token}/"
-    tell(as_json, {"address": address}, f"open {address}\nonly this machine can; Ctrl-C ends it")
+    print_result(
+        as_json,
+        {"address": address},
+        f"open {address}\nOnly this machine can open the address. Press Ctrl-C to end.",
+    )
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="badpo-") as folder:
         if not no_browser:
             # other users can see the arguments of a command, but not a file in this user's folder
@@ -161,7 +165,7 @@ class OpenedTable:
         """Return the table's column for each of our names, chosen or recognized."""
         from badpo.data.vocabulary import columns_named
 
-        named = {ours: theirs for ours, theirs in chosen.items() if theirs}
+        named = {ours: column for ours, column in chosen.items() if column}
         free = [name for name in self.names if name not in named.values()]
         return named | columns_named(free, [ours for ours in FIELDS if ours not in chosen])
 
@@ -230,7 +234,7 @@ class OpenedTable:
             "question": question,
             "answers": answers,
             "fix": fix and json.dumps(fix),
-            "flags": shlex.join(flags_of(fix)),
+            "flags": shlex.join(convert_to_flags(fix)),
             "turned": turned and json.dumps(turned),
             "fields": FIELDS,
             "names": self.names,
@@ -248,7 +252,7 @@ class OpenedTable:
         from badpo.results.audit_page import lean_figure
 
         flags = [word for text in self.attributes(choices) for word in ("--attribute", text)]
-        words = ["badpo", "audit", as_argument(self.path), *flags, *flags_of(choices.reading)]
+        words = ["badpo", "audit", as_argument(self.path), *flags, *convert_to_flags(choices.reading)]
         content: Json = {"command": shlex.join(words), "verdicts": [], "leans": None, "wrong": ""}
         content |= {"left_out": [], "examples": {}}
         if not flags:
@@ -276,7 +280,7 @@ class OpenedTable:
         }
 
     def report(self, choices: Choices) -> str:
-        """Return the whole audit as a page, which may be passed on."""
+        """Return the whole audit as a page, which may be shared."""
         from badpo.auditing.audit import audit
 
         return audit(self.judgments(choices), source=str(self.path))._html()
@@ -297,10 +301,10 @@ def local_app(opened: OpenedTable, token: str) -> Starlette:
     from badpo.results.formatting import page_templates, shown
 
     async def answer(request: Request) -> Response:
-        given, _, part = request.path_params["path"].partition("/")
+        path_token, _, part = request.path_params["path"].partition("/")
         host, port = request.scope["server"]
         is_here = request.headers.getlist("host") == [f"{host}:{port}"]
-        is_known = secrets.compare_digest(given.encode(), token.encode())
+        is_known = secrets.compare_digest(path_token.encode(), token.encode())
         if not (is_here and is_known) or part not in ("", "found", "report"):
             return PlainTextResponse("403: open the address that badpo printed\n", 403, _HEADERS)
         try:

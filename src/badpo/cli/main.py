@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 import typer.core
@@ -21,7 +21,7 @@ from badpo import __version__
 from badpo.cli import options
 from badpo.cli.local_page import open_table
 from badpo.cli.votes import audit, forget, import_votes, watch
-from badpo.data.files import locked
+from badpo.data.files import Json, locked
 from badpo.data.problems import ConfigError, counted
 
 RunsArgument = Annotated[
@@ -34,12 +34,12 @@ COMMANDS = "badpo.commands"
 class Commands(typer.core.TyperGroup):
     """The commands of badpo and of other packages with the entry-point group `badpo.commands`."""
 
-    def parse_args(self, ctx, args):
-        """Keep the user's words, which corrected commands repeat."""
-        options.typed.update(words=tuple(args), source=None)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Store the words of the user's command line for corrected commands."""
+        options.command_line.update(words=tuple(args), source=None)
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: Any) -> Any:
         """Print a message if the user interrupts a command that has none of its own."""
         try:
             return super().invoke(ctx)
@@ -47,31 +47,31 @@ class Commands(typer.core.TyperGroup):
             options.complain("stopped")
             raise typer.Exit(options.EXIT_STOPPED) from None
 
-    def list_commands(self, ctx) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands; badpo's own commands come first."""
         return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
 
-    def get_command(self, ctx, cmd_name: str):
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command of another package only when it is called."""
         own, further = (
             super().get_command(ctx, cmd_name),
             entry_points(group=COMMANDS, name=cmd_name),
         )
-        return own or (_command_of(*further) if further else None)
+        return own or (_load_command(*further) if further else None)
 
 
-def _command_of(entry: EntryPoint):
+def _load_command(entry: EntryPoint) -> Any:
     """Load the command of an entry point, which is a function or a typer app."""
-    found = entry.load()
-    if not isinstance(found, typer.Typer):
-        function, found = found, typer.Typer(add_completion=False)
-        found.command(entry.name)(function)
-    found.rich_markup_mode = None
-    logging.getLogger(entry.module.partition(".")[0]).setLevel(_level())
-    return typer.main.get_command(found)
+    group = entry.load()
+    if not isinstance(group, typer.Typer):
+        function, group = group, typer.Typer(add_completion=False)
+        group.command(entry.name)(function)
+    group.rich_markup_mode = None
+    logging.getLogger(entry.module.partition(".")[0]).setLevel(_log_level())
+    return typer.main.get_command(group)
 
 
-def _level() -> int:
+def _log_level() -> int:
     """Log level: only the first of several training processes reports progress."""
     return logging.INFO if options.is_first_process() else logging.ERROR
 
@@ -96,8 +96,9 @@ app.command("import")(import_votes)
 app.command()(forget)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_requested: bool) -> None:
+    """Print the version and exit."""
+    if is_requested:
         options.say(f"badpo {__version__}")
         raise typer.Exit
 
@@ -108,20 +109,21 @@ def _root(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
+    """Configure logging and other libraries before a command runs."""
     # without this, transformers downloads kernels, which are code, from the Hub if the package kernels is installed
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     # logs of all libraries, because they can quote a model's files
     logging.setLogRecordFactory(options.WrittenOutRecord)
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("badpo").setLevel(_level())
+    logging.getLogger("badpo").setLevel(_log_level())
     # progress bars of other libraries would overwrite ours
     os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 @app.command()
-@options.reporting_errors
-@options.reading_a_table
+@options.report_errors
+@options.add_reading_options
 def check(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
@@ -135,7 +137,7 @@ def check(
     ),
     as_json: options.AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Report all problems of a table of votes. The exit code is 3 if a problem prevents training."""
     options.announce(data, as_json)
@@ -156,23 +158,25 @@ def check(
         "dropped": int(judgments.dropped["n"].sum()),
     }
     n_errors = sum(problem.severity == "error" for problem in problems)
-    shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
+    counted_text = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = (
-        f"{counted(n_errors, 'problem')} to mend before training"
+        f"{counted(n_errors, 'problem')} must be corrected before training"
         if n_errors
         else "no problem prevents training"
     )
-    found = counts | {
+    content = counts | {
         "errors": n_errors,
-        "problems": [options.as_json_problem(each) for each in problems],
+        "problems": [options.convert_problem(each) for each in problems],
     }
-    options.tell(as_json, found, "\n".join([shown, *options.as_told_all(problems), verdict]))
+    options.print_result(
+        as_json, content, "\n".join([counted_text, *options.format_problems(problems), verdict])
+    )
     if n_errors:
         raise typer.Exit(options.EXIT_DATA)
 
 
 @attributes_app.command("list")
-@options.reporting_errors
+@options.report_errors
 def attributes_list(
     attribute_file: options.AttributeFile = None, as_json: options.AsJson = False
 ) -> None:
@@ -180,12 +184,14 @@ def attributes_list(
     from badpo.data.attributes import describe_attributes
 
     rows, columns = describe_attributes(), ("type", "scope", "example", "what")
-    options.tell(as_json, rows, options.as_table([[row[name] for name in columns] for row in rows]))
+    options.print_result(
+        as_json, rows, options.format_table([[row[name] for name in columns] for row in rows])
+    )
 
 
 @attributes_app.command("test")
-@options.reporting_errors
-@options.reading_a_table
+@options.report_errors
+@options.add_reading_options
 def attributes_test(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
@@ -198,7 +204,7 @@ def attributes_test(
     examples: int = Option(3, help="Number of examples of each kind."),
     as_json: options.AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Test an attribute on your votes: how often the responses differ in it, which response wins, and examples."""
     from badpo.data.attributes import parsed_attribute
@@ -207,7 +213,7 @@ def attributes_test(
 
     configs = [parsed_attribute(text) for text in attribute or []]
     judgments = Judgments.read(data, **reading)
-    trials = attribute_trials(judgments, configs, sweep=options.parsed_sweep(sweep), n_examples=examples)
+    trials = attribute_trials(judgments, configs, sweep=options.parse_sweep(sweep), n_examples=examples)
     figures = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
     columns = ("attribute", "parameters", *figures)
     heading = (
@@ -215,15 +221,15 @@ def attributes_test(
         *("response with more wins", "log-odds", "95 % CI from", "to"),
     )
     lines = [
-        options.as_table(
-            [heading, *([options.as_text(trial[name]) for name in columns] for trial in trials)]
+        options.format_table(
+            [heading, *([options.format_value(trial[name]) for name in columns] for trial in trials)]
         )
     ]
     for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
             lines += ["", f"{trial['attribute']}, {kind}:"]
             lines += [f"  {text}" for text in texts] or ["  (none)"]
-    options.tell(as_json, trials, "\n".join(lines))
+    options.print_result(as_json, trials, "\n".join(lines))
     for trial in trials:
         if trial["problem"]:
             options.complain(f"{trial['attribute']}: {trial['problem']}")
@@ -258,8 +264,8 @@ Every key of a recipe is also an option. The most important keys are:
     help=TRAIN_HELP,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
-@options.reporting_errors
-@options.stopping_whole(
+@options.report_errors
+@options.handle_interrupt(
     "stopped before the first checkpoint, so no result is kept; start again with: {again}"
 )
 def train(
@@ -283,11 +289,11 @@ def train(
     """Train the runs of a recipe."""
     from badpo.training.recipe import read_recipe
 
-    overrides = options.parsed_flags(ctx.args)
+    overrides = options.parse_flags(ctx.args)
     if attribute:
         overrides["attributes"] = attribute
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
-    options.typed["source"] = recipe.data.dataset_name
+    options.command_line["source"] = recipe.data.dataset_name
     for notice in recipe.notices if options.is_first_process() and not as_json else ():
         options.complain(notice)
     from badpo.runs.run import plan_run, run_folder, train_run
@@ -295,22 +301,22 @@ def train(
     if dry_run:
         with redirect_stdout(sys.stderr):
             plan = plan_run(recipe)
-        told = asdict(plan) | {"findings": [options.as_json_problem(each) for each in plan.findings]}
-        options.tell(as_json, told, "\n".join(plan.lines()))
+        content = asdict(plan) | {"findings": [options.convert_problem(each) for each in plan.findings]}
+        options.print_result(as_json, content, "\n".join(plan.lines()))
         return
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         folder = train_run(recipe, resume, allow_changed or (), progress)
-    beside = [folder.with_name(run_folder(one).name) for one in recipe.baselines]
+    baselines = [folder.with_name(run_folder(one).name) for one in recipe.baselines]
     if options.is_first_process():
-        folders = "\n".join(map(str, (folder, *beside)))
-        next_one = f"next: badpo evaluate {folder.parent if beside else folder}"
-        told = {"run": folder} | ({"compared": beside} if beside else {})
-        options.tell(as_json, told, f"{folders}\n{next_one}")
+        folders = "\n".join(map(str, (folder, *baselines)))
+        next_one = f"next: badpo evaluate {folder.parent if baselines else folder}"
+        content = {"run": folder} | ({"compared": baselines} if baselines else {})
+        options.print_result(as_json, content, f"{folders}\n{next_one}")
 
 
 @app.command()
-@options.reporting_errors
-@options.stopping_whole("stopped; finished measurements are kept; continue with: {again}")
+@options.report_errors
+@options.handle_interrupt("stopped; finished measurements are kept; continue with: {again}")
 def evaluate(
     runs: RunsArgument,
     attribute_file: options.AttributeFile = None,
@@ -330,32 +336,33 @@ def evaluate(
     from badpo.training.recipe import RunSources
 
     results, sources = {}, RunSources(model, data, trust_run)
+    reported: set[str] = set()  # the runs share their warnings about the held-out votes
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         for folder in folders:
             with locked(folder):
-                results[str(folder)] = evaluate_run(folder, progress, sources)
+                results[str(folder)] = evaluate_run(folder, progress, sources, reported)
     if as_json:
         return options.print_json(results)
-    told = []
-    for run, found in results.items():
+    lines = []
+    for run, figures in results.items():
         # these entries only decide whether a run is evaluated again
         hidden = ("measured", "version", "by_prompt")
-        rest = {k: found[k] for k in found if k not in hidden and found[k] != {}}
-        told.append(f"{run}\n{options.as_lines(rest | {'answers': len(found['answers'])})}")
+        rest = {k: figures[k] for k in figures if k not in hidden and figures[k] != {}}
+        lines.append(f"{run}\n{options.format_lines(rest | {'answers': len(figures['answers'])})}")
     for parent in dict.fromkeys(folder.parent for folder in folders):
-        beside = [folder for folder in (parent / "reference", *folders) if folder.parent == parent]
-        measured = [folder for folder in beside if (folder / "readouts.json").exists()]
+        group = [folder for folder in (parent / "reference", *folders) if folder.parent == parent]
+        measured = [folder for folder in group if (folder / "readouts.json").exists()]
         suite = read_suite(measured)
-        told.append(options.as_table(arms_side_by_side(suite)))
+        lines.append(options.format_table(arms_side_by_side(suite)))
         for verdict in bias_findings(suite):
             sentences = (": ".join(filter(None, one)) for one in verdict.sentences)
-            told.append("\n  ".join([f"{verdict.title}: {verdict.finding}", *sentences]))
-        told += [*missing_arms(suite), *bias_verdicts(suite)]
-    options.say("\n".join([*filter(None, told), f"next: badpo report {folders[0].parent}"]))
+            lines.append("\n  ".join([f"{verdict.title}: {verdict.finding}", *sentences]))
+        lines += [*missing_arms(suite), *bias_verdicts(suite)]
+    options.say("\n".join([*filter(None, lines), f"next: badpo report {folders[0].parent}"]))
 
 
 @app.command()
-@options.reporting_errors
+@options.report_errors
 def report(
     runs: RunsArgument,
     out: Path = Option(Path("report.html"), "--out", "-o", help="Page to write."),
@@ -370,12 +377,12 @@ def report(
         raise ConfigError(f"{out} is a folder, but the page is a file: --out {out / 'report.html'}")
     suite = read_suite(runs)
     write_report(suite, out, texts)
-    options.tell(as_json, {"report": out}, out)
+    options.print_result(as_json, {"report": out}, out)
 
 
 @app.command()
-@options.reporting_errors
-@options.stopping_whole("stopped; finished rounds are kept; continue with: {again}")
+@options.report_errors
+@options.handle_interrupt("stopped; finished rounds are kept; continue with: {again}")
 def anchor(
     source: str = Argument(
         ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."
@@ -429,8 +436,8 @@ def anchor(
     as_json: options.AsJson = False,
 ) -> None:
     """Set a policy's rate of an attribute to a target and report the other changes. This needs no votes."""
-    targets = options.parsed_targets(target)
-    words = options.parted(word, "--word", "color=colour")
+    targets = options.parse_targets(target)
+    words = options.split_values(word, "--word", "color=colour")
     if words and len(targets) != 1:
         raise ConfigError(
             "--word defines one attribute, so it needs exactly one --target, with a name of your choice"
@@ -454,7 +461,7 @@ def anchor(
         asked = Anchor(editor, targets, tolerance, rounds, seed)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)
-    options.tell(as_json, result, f"{options.as_lines(result)}\n\n{folder / 'anchor.json'}")
+    options.print_result(as_json, result, f"{options.format_lines(result)}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
         options.complain(result["reason"])
         raise typer.Exit(options.EXIT_FAILED)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -35,44 +36,45 @@ from badpo.data.problems import (
 )
 
 
-def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
+def split_values(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """Split each value of an option at its equals sign.
 
     A value is split at the last equals sign. A value of --column is split at the first one, because only the name of
     the user's column may contain an equals sign.
     """
-    parts = [_divided(text, option) for text in texts or ()]
+    parts = [_split_value(text, option) for text in texts or ()]
     for _, equals, text in parts:
         if not equals:
             raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
     return [(left, right) for left, _, right in parts]
 
 
-def _divided(text: str, option: str) -> tuple[str, str, str]:
+def _split_value(text: str, option: str) -> tuple[str, str, str]:
+    """Split a value into the part before the equals sign, the sign and the part after it."""
     return text.partition("=") if option == "--column" else text.rpartition("=")
 
 
-def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
+def parse_sweep(text: str | None) -> tuple[str, list[Any]] | None:
     """Parse KEY=V1,V2 to a parameter and its values; None for None."""
     if text is None:
         return None
     from badpo.data.attributes import parameter
 
-    ((name, values),) = parted([text], "--sweep", "ratio=1.25,1.5,2")
+    ((name, values),) = split_values([text], "--sweep", "ratio=1.25,1.5,2")
     return name, [parameter(value) for value in values.split(",")]
 
 
 _TARGET = "woman=0.5"
 
 
-def parsed_targets(texts: Sequence[str]) -> dict[str, float]:
+def parse_targets(texts: Sequence[str]) -> dict[str, float]:
     """Parse every --target; raise `ConfigError` for an invalid rate or an attribute with two rates."""
     if not texts:
         raise ConfigError(
             f"a target is missing: write --target ATTRIBUTE=RATE, as in --target {_TARGET}"
         )
     targets: dict[str, float] = {}
-    for name, value in parted(texts, "--target", _TARGET):
+    for name, value in split_values(texts, "--target", _TARGET):
         if name in targets:
             raise ConfigError(f"--target {name} is given twice; every attribute has one target")
         if name == "length":
@@ -99,25 +101,25 @@ def parsed_targets(texts: Sequence[str]) -> dict[str, float]:
 _LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie))?")
 
 
-def parsed_flags(arguments: Sequence[str]) -> Json:
+def parse_flags(arguments: Sequence[str]) -> Json:
     """Parse recipe keys in the syntax of ``trl dpo``: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
     Examples
     --------
-    >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
+    >>> parse_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
     {'disable_dropout': False, 'learning_rate': 5e-07, 'report_to': ['tensorboard', 'trackio']}
-    >>> parsed_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
+    >>> parse_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
     {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
     from badpo.data.yaml_files import parse_value
 
-    given: dict[str, list[Any]] = {}
+    keys: dict[str, list[Any]] = {}
     values: list[Any] | None = None
     for argument in arguments:
         if argument.startswith("--"):
             label = _LABEL.fullmatch(argument[2:])
             name, equals, value = label.groups("") if label else argument[2:].partition("=")
-            values = given.setdefault(name if label else name.replace("-", "_"), [])
+            values = keys.setdefault(name if label else name.replace("-", "_"), [])
             values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
@@ -125,34 +127,40 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
             )
         else:
             values.append(parse_value(argument))
-    flags = (name for name, found in given.items() if not found)
-    said = {name.removeprefix("no_"): not name.startswith("no_") for name in flags}
-    return said | {name: _alone(found) for name, found in given.items() if found}
+    flags = (name for name, values in keys.items() if not values)
+    switches = {name.removeprefix("no_"): not name.startswith("no_") for name in flags}
+    return switches | {
+        name: values if len(values) > 1 else values[0] for name, values in keys.items() if values
+    }
 
 
-def _alone(values: list[Any]) -> Any:
-    return values if len(values) > 1 else values[0]
-
-
-def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
+def convert_columns(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
     """Convert --column and --winner to arguments of `Judgments.read`; a column with an empty name is not used."""
     columns = {
-        ours: theirs or None for ours, theirs in parted(column, "--column", "annotator=worker_id")
+        name: column or None for name, column in split_values(column, "--column", "annotator=worker_id")
     }
-    return {"columns": columns, "winners": dict(parted(winner, "--winner", "model_a=a"))}
+    return {"columns": columns, "winners": dict(split_values(winner, "--winner", "model_a=a"))}
 
 
-def reading_a_table(command: Callable) -> Callable:
+def add_reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for reading a table to a command, which receives them as the argument ``reading``."""
 
     @functools.wraps(command)
-    def wrapped(*args, column, winner, rating, wide, counts, **kwargs):
+    def wrapped(
+        *args: Any,
+        column: Sequence[str] | None,
+        winner: Sequence[str] | None,
+        rating: str | None,
+        wide: bool,
+        counts: bool,
+        **kwargs: Any,
+    ) -> None:
         if wide and counts:
             raise ConfigError("--wide and --counts exclude each other: a table has one layout")
-        reading = named([*(column or ()), *([f"rating={rating}"] if rating else [])], winner)
+        reading = convert_columns([*(column or ()), *([f"rating={rating}"] if rating else [])], winner)
         reading["layout"] = "wide" if wide else "counts" if counts else None
         choices = {name: kwargs.pop(name) for name in ("annotators_missing", "repeated", "bad_rows")}
-        return command(*args, reading=reading | choices, **kwargs)
+        command(*args, reading=reading | choices, **kwargs)
 
     own = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -182,10 +190,10 @@ AttributeOption = Annotated[
 ]
 
 
-def _known(module: str, name: str) -> Callable[[list[Path] | None], list[Path] | None]:
-    """Return a callback that adds the content of the user's Python files before a recipe or an option names it."""
+def _file_loader(module: str, name: str) -> Callable[[list[Path] | None], list[Path] | None]:
+    """Return a callback that loads the user's Python files before a recipe or an option uses their content."""
 
-    def make_known(paths: list[Path] | None) -> list[Path] | None:
+    def load_files(paths: list[Path] | None) -> list[Path] | None:
         for path in paths or ():
             try:
                 getattr(importlib.import_module(module), name)(path)
@@ -193,14 +201,14 @@ def _known(module: str, name: str) -> Callable[[list[Path] | None], list[Path] |
                 raise typer.BadParameter(str(error)) from error
         return paths
 
-    return make_known
+    return load_files
 
 
 AttributeFile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        callback=_known("badpo.data.attributes", "add_attributes"),
+        callback=_file_loader("badpo.data.attributes", "add_attributes"),
         help="A Python file with a dictionary ATTRIBUTES of further attributes; repeatable.",
     ),
 ]
@@ -208,7 +216,7 @@ ArmFile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        callback=_known("badpo.objective.registry", "add_objectives"),
+        callback=_file_loader("badpo.objective.registry", "add_objectives"),
         help="A Python file with a dictionary OBJECTIVES of further objectives; repeatable.",
     ),
 ]
@@ -231,6 +239,7 @@ WinnerOption = Annotated[
 
 
 def _option(default: Any, help: str, *names: str, kind: Any = str, **more: Any) -> tuple[Any, Any]:
+    """Annotation and default of an option."""
     return Annotated[kind, typer.Option(*names, help=help, **more)], default
 
 
@@ -317,7 +326,7 @@ def announce(source: Any, as_json: bool) -> None:
         say(f"reading {source}")
 
 
-def tell(as_json: bool, value: Any, text: Any) -> None:
+def print_result(as_json: bool, value: Any, text: Any) -> None:
     """Print the result of a command for programs or for people."""
     print_json(value) if as_json else say(text)
 
@@ -330,12 +339,12 @@ class WrittenOutRecord(logging.LogRecord):
         return written_out(super().getMessage())
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for people: four significant digits, separated thousands, and a dash for None.
 
     Examples
     --------
-    >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0], {"ratio": 1.5})]
+    >>> [format_value(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0], {"ratio": 1.5})]
     ['0.1235', '27,812', '-', 'pooled', '1.5, 2', 'ratio=1.5']
     """
     match value:
@@ -348,18 +357,18 @@ def as_text(value: Any) -> str:
         case int():
             return f"{value:,}"
         case Mapping():
-            return ", ".join(f"{name}={as_text(entry)}" for name, entry in value.items())
+            return ", ".join(f"{name}={format_value(entry)}" for name, entry in value.items())
         case Sequence():
-            return ", ".join(as_text(entry) for entry in value)
+            return ", ".join(format_value(entry) for entry in value)
     return str(value)
 
 
-def as_lines(values: Mapping, indent: int = 0) -> str:
+def format_lines(values: Mapping[str, Any], indent: int = 0) -> str:
     """Format names and values, one in each line; nested values are indented.
 
     Examples
     --------
-    >>> print(as_lines({"rates": {"woman": {"before": 0.6, "after": 0.5}}, "n": 1000}))
+    >>> print(format_lines({"rates": {"woman": {"before": 0.6, "after": 0.5}}, "n": 1000}))
     rates
       woman                   before=0.6, after=0.5
     n                       1,000
@@ -367,20 +376,21 @@ def as_lines(values: Mapping, indent: int = 0) -> str:
     rows = []
     for name, value in values.items():
         if isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values()):
-            rows += [f"{' ' * indent}{name}", as_lines(value, indent + 2)]
+            rows += [f"{' ' * indent}{name}", format_lines(value, indent + 2)]
         else:
-            rows.append(f"{' ' * indent}{name:<23} {as_text(value)}".rstrip())
+            rows.append(f"{' ' * indent}{name:<23} {format_value(value)}".rstrip())
     return "\n".join(rows)
 
 
-def as_table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows of equal length with aligned columns."""
     from tabulate import tabulate
 
-    return tabulate(rows, tablefmt="plain", disable_numparse=True)
+    return str(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
-SECONDS_A_LINE = 20  # if the output is not a terminal; on a terminal the line changes every second
+# Seconds between two lines of progress if the output is not a terminal; on a terminal the line changes every second.
+SECONDS_A_LINE = 20
 
 
 @contextmanager
@@ -389,40 +399,40 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
     Tasks with the same text before a colon are stages of one task.
     """
-    begun = time.monotonic()
-    now, ended = ("starting", 0.0, begun, 0.0, begun), threading.Event()
+    start = time.monotonic()
+    stage, ended = ("starting", 0.0, start, 0.0, start), threading.Event()
 
     def progress(what: str, share: float) -> None:
-        nonlocal now
-        before, reached, since, first, _ = now
-        goes_on = what.partition(":")[0] == before.partition(":")[0] and share >= reached
-        time_now = time.monotonic()
-        now = (what, share, *((since, first) if goes_on else (time_now, share)), time_now)
+        nonlocal stage
+        before, reached, since, first, _ = stage
+        is_same_task = what.partition(":")[0] == before.partition(":")[0] and share >= reached
+        now = time.monotonic()
+        stage = (what, share, *((since, first) if is_same_task else (now, share)), now)
 
-    def line() -> str:
-        what, share, since, first, reported = now
-        time_now = time.monotonic()
-        left = seconds_left(share - first, reported - since, 1 - share, time_now - reported)
-        told = f"{100 * share:.0f} %" if share else ""
-        told += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
-        return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
+    def format_line() -> str:
+        what, share, since, first, reported = stage
+        now = time.monotonic()
+        left = seconds_left(share - first, reported - since, 1 - share, now - reported)
+        state = f"{100 * share:.0f} %" if share else ""
+        state += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
+        return f"{now - start:5.0f} s  {what}  {state}".rstrip()
 
-    def speak() -> None:
-        is_seen = sys.stderr.isatty()
-        while not ended.wait(1 if is_seen else SECONDS_A_LINE):
-            if is_seen:
-                print(f"\r\x1b[2K{written_out(line())}\r", end="", file=sys.stderr, flush=True)
+    def print_lines() -> None:
+        is_terminal = sys.stderr.isatty()
+        while not ended.wait(1 if is_terminal else SECONDS_A_LINE):
+            if is_terminal:
+                print(f"\r\x1b[2K{written_out(format_line())}\r", end="", file=sys.stderr, flush=True)
             else:
-                complain(line())
+                complain(format_line())
 
-    speaker = threading.Thread(target=speak, daemon=True)
+    printer = threading.Thread(target=print_lines, daemon=True)
     if not quiet and is_first_process():
-        speaker.start()
+        printer.start()
     try:
         yield progress
     finally:
         ended.set()
-        if speaker.is_alive() and sys.stderr.isatty():
+        if printer.is_alive() and sys.stderr.isatty():
             print("\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
@@ -440,13 +450,13 @@ def seconds_left(share_done: float, seconds_done: float, share_left: float, sinc
 
 # -- remedies ----------------------------------------------------------------------------------------------------
 
-# words of the command line and its table, which corrected commands repeat
-typed: Json = {"words": (), "source": None}
+# words of the user's command line and the path of its table, for corrected commands
+command_line: Json = {"words": (), "source": None}
 
 
-def flags_of(fix: Mapping[str, Any]) -> list[str]:
+def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
     """Convert arguments of `Judgments.read` to options of the command, or to keys of a recipe."""
-    command = [*typed["words"], ""][0]
+    command = [*command_line["words"], ""][0]
     flags: list[str] = []
     for name, value in fix.items():
         entries = value.items() if isinstance(value, Mapping) else [(None, value)]
@@ -470,50 +480,51 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def corrected_command(fix: Mapping[str, Any]) -> str:
-    """The user's command with corrected options, ready to be pasted."""
-    words, given = list(typed["words"]), Path(str(typed["source"]))
-    words = [as_argument(word) if Path(word) == given else word for word in words if word != "--"]
-    if "source" in fix and given in map(Path, words):
-        words = [as_argument(fix["source"]) if Path(word) == given else word for word in words]
+def write_corrected_command(fix: Mapping[str, Any]) -> str:
+    """Write the user's command with corrected options, ready to be pasted."""
+    words, table = list(command_line["words"]), Path(str(command_line["source"]))
+    words = [as_argument(word) if Path(word) == table else word for word in words if word != "--"]
+    if "source" in fix and table in map(Path, words):
+        words = [as_argument(fix["source"]) if Path(word) == table else word for word in words]
         fix = {name: value for name, value in fix.items() if name != "source"}
-    own = flags_of({name: fix[name] for name in ("columns", "winners") if name in fix})
-    said = "\0".join(["badpo", *words])
+    own = convert_to_flags({name: fix[name] for name in ("columns", "winners") if name in fix})
+    command = "\0".join(["badpo", *words])
     for flag, value in zip(own[::2], own[1::2], strict=True):
-        start = re.escape("".join(_divided(value, flag)[:2]))  # the name, such as "annotator="
-        said = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", said)
-    return shlex.join([*said.split("\0"), *flags_of(fix)])
+        start = re.escape("".join(_split_value(value, flag)[:2]))  # the name, such as "annotator="
+        command = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", command)
+    return shlex.join([*command.split("\0"), *convert_to_flags(fix)])
 
 
-def converted(error: DataError) -> list[str]:
-    """Command that first converts an export of another program; empty if the table is no such export."""
+def find_conversion(error: DataError) -> list[str]:
+    """Write the command that first converts an export of another program; empty if the table is no such export."""
     from badpo.data.tables import read_table
-    from badpo.importers.convert import TABLE, Export, format_of
+    from badpo.importers.convert import TABLE, detect_format
+    from badpo.importers.export import Export
 
-    source, out = typed["source"], "judgments.parquet"
+    source, out = command_line["source"], "judgments.parquet"
     is_read = {problem.code for problem in error.problems}.isdisjoint(("E101", "E107"))
-    is_read = is_read or not source or typed["words"][0] == "import"
-    if is_read or format_of(Export(read_table(source))) == TABLE:
+    is_read = is_read or not source or command_line["words"][0] == "import"
+    if is_read or detect_format(Export(read_table(source))) == TABLE:
         return []
     first = shlex.join(["badpo", "import", as_argument(source), "--out", out])
-    return [f"{first} && {corrected_command({'source': out})}"]
+    return [f"{first} && {write_corrected_command({'source': out})}"]
 
 
-def as_told(problem: Problem) -> str:
+def format_problem(problem: Problem) -> str:
     """Format a problem with its remedy as options."""
-    return problem.told(shlex.join(flags_of(problem.fix)))
+    return problem.told(shlex.join(convert_to_flags(problem.fix)))
 
 
-def as_json_problem(problem: Problem) -> Json:
+def convert_problem(problem: Problem) -> Json:
     """Convert a problem to JSON, with its remedy as options."""
     fields = {name: value for name, value in vars(problem).items() if name not in ("fix", "lengths")}
-    return {**fields, "flags": flags_of(problem.fix), "page": problem.page}
+    return {**fields, "flags": convert_to_flags(problem.fix), "page": problem.page}
 
 
-def as_told_all(problems: Iterable[Problem]) -> list[str]:
+def format_problems(problems: Iterable[Problem]) -> list[str]:
     """Format problems with their remedies as options, and the pages of the documentation about their codes."""
-    told, pages = [*map(as_told, problems)], dict.fromkeys(problem.page for problem in problems)
-    return [*told, f"more: {listed([*pages])}"] if told else []
+    lines, pages = [*map(format_problem, problems)], dict.fromkeys(problem.page for problem in problems)
+    return [*lines, f"more: {listed([*pages])}"] if lines else []
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -521,36 +532,36 @@ def as_told_all(problems: Iterable[Problem]) -> list[str]:
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 
 
-def reporting_errors(command: Callable) -> Callable:
+def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command so that an error prints one message and sets the exit code; ``--debug`` shows the traceback."""
 
     @functools.wraps(command)
-    def wrapped(*args, debug: bool = False, **kwargs):
-        if _of_several():
+    def wrapped(*args: Any, debug: bool = False, **kwargs: Any) -> None:
+        if _is_one_of_several():
             # a launcher can end the other processes before they notice that one process has ended
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
-            return command(*args, **kwargs)
+            command(*args, **kwargs)
         except typer.Exit:
             raise
         except Exception as error:
             if debug:
                 complain(traceback.format_exc())
-            if _of_several():
+            if _is_one_of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            given = kwargs.get("data", kwargs.get("source", typed["source"]))
-            if isinstance(given, list):  # select the table with the error
+            source = kwargs.get("data", kwargs.get("source", command_line["source"]))
+            if isinstance(source, list):  # select the table with the error
                 places = [problem.where for problem in getattr(error, "problems", ())]
-                given = next((one for one in given if str(one.expanduser()) in places), None)
-            typed["source"] = given
-            code, told = _verdict(error)
-            found = {"error": told, "exit_code": code}
+                source = next((one for one in source if str(one.expanduser()) in places), None)
+            command_line["source"] = source
+            code, message = _describe_error(error)
+            content: Json = {"error": message, "exit_code": code}
             if isinstance(error, DataError):
-                found["problems"] = [as_json_problem(problem) for problem in error.problems]
-                calls = [corrected_command(fix) for fix in (error.fix, error.turned) if fix]
-                found["commands"], found["as_read"] = converted(error) or calls, error.shown
-                found["question"], found["answers"] = error.question, error.answers
-            print_json(found) if kwargs.get("as_json") else complain(told)
+                content["problems"] = [convert_problem(problem) for problem in error.problems]
+                calls = [write_corrected_command(fix) for fix in (error.fix, error.turned) if fix]
+                content["commands"], content["as_read"] = find_conversion(error) or calls, error.shown
+                content["question"], content["answers"] = error.question, error.answers
+            print_json(content) if kwargs.get("as_json") else complain(message)
             raise typer.Exit(code) from error
 
     # add the option to the signature of every command
@@ -561,13 +572,13 @@ def reporting_errors(command: Callable) -> Callable:
 
 
 @contextmanager
-def stopping_whole(what_is_left: str) -> Iterator[None]:
-    """Print ``what_is_left`` if the user interrupts the command; ``{again}`` is replaced by the user's command."""
+def handle_interrupt(what_is_left: str) -> Iterator[None]:
+    """If the user interrupts the command, print ``what_is_left``, with the user's command for ``{again}``."""
     try:
         yield
-    except KeyboardInterrupt as told:
-        again = shlex.join(["badpo", *typed["words"]])
-        complain(str(told) or what_is_left.format(again=again))
+    except KeyboardInterrupt as interrupt:
+        again = shlex.join(["badpo", *command_line["words"]])
+        complain(str(interrupt) or what_is_left.format(again=again))
         raise typer.Exit(EXIT_STOPPED) from None
 
 
@@ -575,28 +586,29 @@ class EndedByLauncherError(RuntimeError):
     """The launcher of several processes ended this process."""
 
 
-def _of_several() -> bool:
+def _is_one_of_several() -> bool:
     """Whether a launcher started this process as one of several that train together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _end_by_launcher(signum, frame):
+def _end_by_launcher(signum: int, frame: FrameType | None) -> None:
+    """Raise an error if the launcher sends SIGTERM."""
     raise EndedByLauncherError
 
 
-def _verdict(error: Exception) -> tuple[int, str]:
-    """Exit code and message of an error, with the remedy."""
+def _describe_error(error: Exception) -> tuple[int, str]:
+    """Return the exit code and the message of an error, with the remedy."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        told = as_told_all(error.problems)
-        if commands := converted(error):
-            told += [
+        lines = format_problems(error.problems)
+        if commands := find_conversion(error):
+            lines += [
                 "another program wrote this table; this command converts and reads it:",
                 f"    {commands[0]}",
             ]
         else:
-            told += corrected(error, corrected_command)
-        return EXIT_DATA, "\n".join([error.heading, *told])
+            lines += corrected(error, write_corrected_command)
+        return EXIT_DATA, "\n".join([error.heading, *lines])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text
     if isinstance(error, ModuleNotFoundError) and (needed := lacking(error.name)):
@@ -607,7 +619,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
             "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
             "gradient_checkpointing: true; use_peft: true"
         )
-    if _of_several():
+    if _is_one_of_several():
         from badpo.training.processes import is_peer_lost
 
         if isinstance(error, EndedByLauncherError) or is_peer_lost(error):
@@ -617,13 +629,13 @@ def _verdict(error: Exception) -> tuple[int, str]:
                 "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
     # a library may raise the error without a number
-    is_told = kind == "NotFiniteError"
+    is_clear = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
-        text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
+        text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        resume = ", with --resume if there is a checkpoint" * (typed["words"][:1] == ("train",))
+        resume = ", with --resume if there is a checkpoint" * (command_line["words"][:1] == ("train",))
         return EXIT_FAILED, f"{text}\nfree some space and run the command again{resume}"
     if os.strerror(errno.EROFS) in text:
         return EXIT_FAILED, f"{text}\nchoose a folder that can be written"
     again = f"{kind}: {text}\nrun the command again with --debug to see the traceback"
-    return EXIT_FAILED, text if is_told else again
+    return EXIT_FAILED, text if is_clear else again

@@ -35,9 +35,9 @@ _RHO = Option(
 )
 
 
-@options.reporting_errors
-@options.stopping_whole("stopped; no file was written; start again with: {again}")
-@options.reading_a_table
+@options.report_errors
+@options.handle_interrupt("stopped; no file was written; start again with: {again}")
+@options.add_reading_options
 def audit(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
@@ -76,11 +76,11 @@ def audit(
     fail_on: list[str] = _FAIL_ON,
     as_json: options.AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Estimate the biases of annotators with confidence intervals, and report what the votes cannot identify."""
     options.announce(data, as_json)
-    _keep_to_one_thread()
+    _use_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.result import audit_folder, read_audited_table, split_bound
     from badpo.data.judgments import Judgments
@@ -94,7 +94,7 @@ def audit(
         judgments = Judgments.read(data, attributes=attribute or (), **reading)
         for problem in () if as_json else judgments.findings:
             if problem.code in _ABOUT_READING:
-                options.complain(options.as_told(problem))
+                options.complain(options.format_problem(problem))
         result = audit_judgments(
             judgments,
             quality=quality,
@@ -107,27 +107,27 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
-        _tell_what_is_replaced(result, read_audited_table(out), data, out)
+        _warn_about_replaced_audit(result, read_audited_table(out), data, out)
         page = result.write(out)
         about_people = _write_people(result, out, mapping) if people else ""
     written = f"report: {page} (you may share this page; keep the other files of the folder private)"
-    beyond = result.beyond(fail_on)
-    options.tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
-    if beyond:
-        options.complain("\n".join(f"--fail-on {told}" for told in beyond))
+    exceeded = result.beyond(fail_on)
+    options.print_result(as_json, result.summary, f"{result}\n\n{written}{about_people}")
+    if exceeded:
+        options.complain("\n".join(f"--fail-on {bound}" for bound in exceeded))
         raise typer.Exit(options.EXIT_NOT_MET)
 
 
-def _tell_what_is_replaced(result: AuditResult, before: Json, data: Path, out: Path) -> None:
+def _warn_about_replaced_audit(result: AuditResult, before: Json, data: Path, out: Path) -> None:
     """Warn if the folder has the audit of another table, or if few annotators were added or removed since then."""
     from badpo.data.forgetting import is_recorded
 
-    now = result.summary["data"]
-    if before and before["source"] != now["source"]:
+    data_now = result.summary["data"]
+    if before and before["source"] != data_now["source"]:
         options.complain(
-            f"the audit of {now['source']} replaces the audit of {before['source']} in {out}"
+            f"the audit of {data_now['source']} replaces the audit of {before['source']} in {out}"
         )
-    differ = abs(before.get("n_annotators", 0) - now["n_annotators"]) if before else 0
+    differ = abs(before.get("n_annotators", 0) - data_now["n_annotators"]) if before else 0
     if 0 < differ < FEWEST_ANNOTATORS or is_recorded(data) or is_recorded(out / "report.html"):
         options.complain(
             "annotators were added to these votes or removed since an earlier audit: a reader of both report.html "
@@ -150,8 +150,8 @@ def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
     return f"\npeople: {out / PEOPLE_FILE}\ncomparisons of flagged annotators to reread: {out / REREAD_FILE}"
 
 
-@options.reporting_errors
-@options.reading_a_table
+@options.report_errors
+@options.add_reading_options
 def watch(
     data: options.DataArgument,
     state: Path = Option(..., help="File that keeps the counts between calls."),
@@ -165,14 +165,14 @@ def watch(
     alpha: float = Option(0.05, help="Accepted probability of any false flag."),
     as_json: options.AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Audit votes while they still arrive. Call this command with all votes so far, as often as you like."""
     options.announce(data, as_json)
-    _keep_to_one_thread()
+    _use_one_thread()
     from badpo.auditing.watch import watch as watch_votes
 
-    found = watch_votes(
+    result = watch_votes(
         data,
         attribute or (),
         state,
@@ -180,21 +180,20 @@ def watch(
         alpha=alpha,
         **reading,
     )
-    options.tell(as_json, found.summary, found)
+    options.print_result(as_json, result.summary, result)
 
 
-def _keep_to_one_thread() -> None:
+def _use_one_thread() -> None:
     """Limit numpy to one thread before it is loaded, because more threads are not faster for matrices of this size."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
 
-_SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
-_LEFT_OUT = {"personal": "personal, left out"}
+_COUNTED_CODES = ("N112", "N119", "N130", "N133")
 
 
-@options.reporting_errors
-@options.reading_a_table
+@options.report_errors
+@options.add_reading_options
 def import_votes(
     source: Path = Argument(
         ..., metavar="SRC", help="An export: CSV, Excel, parquet, JSON, JSON lines or a folder."
@@ -217,7 +216,7 @@ def import_votes(
     ),
     as_json: options.AsJson = False,
     *,
-    reading: dict,
+    reading: Json,
 ) -> None:
     """Convert votes of another program: pseudonyms replace ids, and personal fields are left out."""
     options.announce(source, as_json)
@@ -225,7 +224,7 @@ def import_votes(
 
     if annotators:
         reading["columns"]["annotator"] = None
-    told = import_file(
+    result = import_file(
         source,
         out,
         format=format,
@@ -233,25 +232,26 @@ def import_votes(
         mapping=write_mapping,
         **reading,
     )
-    problems = told.pop("problems")
-    counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
+    problems = result.pop("problems")
+    counts = result | {"dropped": {row["reason"]: row["n"] for row in result["dropped"]}}
     counts = {name: value for name, value in counts.items() if value or name == "annotators"}
-    lines = [options.as_lines({_LEFT_OUT.get(name, name): value for name, value in counts.items()})]
+    names = {"personal": "personal, left out"}
+    lines = [options.format_lines({names.get(name) or name: value for name, value in counts.items()})]
     lines += [
-        options.as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS
+        options.format_problem(problem) for problem in problems if problem.code not in _COUNTED_CODES
     ]
     if write_mapping:
         lines.append(
-            f"{told['mapping']}: the name of each pseudonym; keep this file apart from the table"
+            f"{result['mapping']}: the name of each pseudonym; keep this file apart from the table"
         )
-    options.tell(
+    options.print_result(
         as_json,
-        told | {"problems": [options.as_json_problem(each) for each in problems]},
+        result | {"problems": [options.convert_problem(each) for each in problems]},
         "\n".join(lines),
     )
 
 
-@options.reporting_errors
+@options.report_errors
 def forget(
     annotators: list[str] = Argument(
         ..., metavar="ANNOTATOR...", help="Pseudonyms, or ids as in the source."
@@ -282,25 +282,25 @@ def forget(
         where = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
         raise ConfigError(f"name the places to search: {where}")
     people = forgetting.find_people(annotators, mapping)
-    columns = options.named(column, None)["columns"]
+    columns = options.convert_columns(column, None)["columns"]
     if column and (columns.keys() != {"annotator"} or not columns["annotator"]):
         raise ConfigError(
             "--column of forget names the column of the annotators: --column annotator=COLUMN"
         )
-    whose = columns.get("annotator") or "annotator"
-    traces = forgetting.forget(people, **places, mapping=mapping, column=whose, dry_run=dry_run)
+    id_column = columns.get("annotator") or "annotator"
+    traces = forgetting.forget(people, **places, mapping=mapping, column=id_column, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be removed" if dry_run else "removed"
-    told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
-    then = dict.fromkeys(f"then: {remedy}" for remedy in told.values() if remedy)
+    messages = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
+    then = dict.fromkeys(f"then: {remedy}" for remedy in messages.values() if remedy)
     is_found = any(trace.is_sure for trace in traces)
     nobody = ["nobody was found; another key or another spelling of the id gives another pseudonym"] * (
         not is_found
     )
-    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *told, *then]
+    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *messages, *then]
     rows = [
         {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}
         for t in traces
     ]
-    options.tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
+    options.print_result(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
     if not all(trace.goes for trace in traces) or not is_found:
         raise typer.Exit(options.EXIT_NOT_MET if is_found else options.EXIT_DATA)

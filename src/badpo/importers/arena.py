@@ -20,7 +20,7 @@ def read_arena(export: Export) -> Iterator[Json]:
     so model a counts as shown first. Battles with the same texts are votes on the same comparison. A judge that is
     known to be a language model gets the annotator class "model".
     """
-    who = export.named("annotator", export.names) or "judge"
+    who = export.chosen_field("annotator", export.names) or "judge"
     export.used |= {*COLUMNS, "model_a", "model_b", who}
     for record in export.records():
         label = record.get("winner")
@@ -43,6 +43,7 @@ def read_arena(export: Export) -> Iterator[Json]:
 
 
 def _messages(cell: Any) -> list[Json]:
+    """Role and content of each message of a conversation."""
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
 
 

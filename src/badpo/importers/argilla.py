@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.files import Json
-from badpo.importers.export import NOT_SUBMITTED, Export, Importer, is_missing, listed
+from badpo.importers.export import NOT_SUBMITTED, Export, Importer, as_list, is_missing
 
 _FLAT = ".responses"
 _UNANSWERED = ""  # question name of a response that answers no question
@@ -22,12 +22,12 @@ def read_argilla(export: Export) -> Iterator[Json]:
     """
     records = [(record, _texts(record), _answers(record)) for record in export.records()]
     names = (name for _, _, answers in records for name in answers if name != _UNANSWERED)
-    question = export.question(names)
-    fields = export.text_fields(name for _, texts, _ in records for name in texts)
+    question = export.find_question(names)
+    fields = export.find_text_fields(name for _, texts, _ in records for name in texts)
     export.used |= {"id", "fields", "responses", *fields.values()}
     export.used |= {f"{question}{_FLAT}{part}" for part in ("", ".users", ".status")}
     for number, (record, texts, answers) in enumerate(records, start=1):
-        pair = {ours: texts.get(theirs) for ours, theirs in fields.items()}
+        pair = {column: texts.get(name) for column, name in fields.items()}
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in (*answers.get(question or "", ()), *answers.get(_UNANSWERED, ())):
             label, status = answer.get("value"), answer.get("status")
@@ -45,19 +45,19 @@ def read_argilla(export: Export) -> Iterator[Json]:
 def _answers(record: Json) -> dict[str, list[Any]]:
     """Return the answers to each question; each answer has ``user_id``, ``value`` and ``status``."""
     if isinstance(record.get("responses"), Mapping):
-        return {name: listed(given) for name, given in record["responses"].items()}
-    found: dict[str, list[Any]] = {}
-    for response in listed(record.get("responses")):
+        return {name: as_list(answers) for name, answers in record["responses"].items()}
+    questions: dict[str, list[Any]] = {}
+    for response in as_list(record.get("responses")):
         # one response answers all questions; a discarded response may answer none
         for name, value in (response.get("values") or {_UNANSWERED: {}}).items():
-            found.setdefault(name, []).append({**response, "value": value.get("value")})
+            questions.setdefault(name, []).append({**response, "value": value.get("value")})
     for name in [name for name in record if f"{name}.users" in record and name.endswith(_FLAT)]:
         parts = {"value": name, "user_id": f"{name}.users", "status": f"{name}.status"}
-        columns = {key: dict(enumerate(listed(record.get(part)))) for key, part in parts.items()}
-        found[name.removesuffix(_FLAT)] = [
+        columns = {key: dict(enumerate(as_list(record.get(part)))) for key, part in parts.items()}
+        questions[name.removesuffix(_FLAT)] = [
             {key: cells.get(i) for key, cells in columns.items()} for i in columns["value"]
         ]
-    return found
+    return questions
 
 
 def _texts(record: Json) -> Json:

@@ -22,7 +22,7 @@ from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, perso
 TABLE = "table"
 
 
-# `format_of` tries the formats in this order; a table of no known format is a plain table.
+# `detect_format` tries the formats in this order; a table of no known format is a plain table.
 FORMATS: dict[str, Importer] = {
     "multipref": multipref.IMPORTER,
     "label-studio": label_studio.IMPORTER,
@@ -88,10 +88,10 @@ def import_votes(
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
-    name = format or format_of(export)
+    name = format or detect_format(export)
     name = TABLE if layout else name
     if name != TABLE:
-        votes = _votes(name, export, _answers(FORMATS[name], export))
+        votes = _build_table(name, export, _read_answers(FORMATS[name], export))
         unused = [name for name in export.names if name not in export.used]
         personal = personal_fields(table.frame, but=export.used)
         return Imported(votes, name, {}, unused, personal, export.findings)
@@ -101,46 +101,46 @@ def import_votes(
         if export.columns or format or any(problem.fix for problem in error.problems):
             # `Judgments.read` reports the error and suggests how to read the table
             return Imported(table, TABLE, export.columns, [], [], [])
-        looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
+        known_formats = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
         remedy = "name the columns with --column, or name the format with --format"
-        refusal = export.refusal("E145", f"the columns match no known format: {looked_for}", remedy)
-        raise DataError([*refusal.problems, *error.problems]) from None
+        unknown = export.build_error(
+            "E145", f"the columns match no known format: {known_formats}", remedy
+        )
+        raise DataError([*unknown.problems, *error.problems]) from None
     unused = [str(name) for name in read.frame.columns if name not in KNOWN]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
-def format_of(export: Export) -> str:
+def detect_format(export: Export) -> str:
     """Return the name in `FORMATS` of the program that wrote the export; ``table`` if no program is recognized."""
-    return next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
+    return next((name for name in FORMATS if FORMATS[name].matches(export)), TABLE)
 
 
-def _answers(importer: Importer, export: Export) -> list[Json]:
+def _read_answers(importer: Importer, export: Export) -> list[Json]:
     """Return the rows that a reader yields. A table of another format and an option without effect are errors."""
-    what = f"this export does not have the columns of {importer.what}: {importer.known_by}"
+    what = f"this export does not have the columns of {importer.description}: {importer.known_by}"
     try:
-        answers = list(importer.read(export)) if importer.fits(export) else None
+        answers = list(importer.read(export)) if importer.matches(export) else None
     except (ConfigError, DataError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = (
-            f"the export has the columns of {importer.what}, but their content cannot be read: {error}"
-        )
+        what = f"the export has the columns of {importer.description}, but their content cannot be read: {error}"
         answers = None
     if answers is None:
         remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
-        raise export.refusal("E145", f"{what}; the columns are: {', '.join(export.names)}", remedy)
-    if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.asked:
+        raise export.build_error("E145", f"{what}; the columns are: {', '.join(export.names)}", remedy)
+    if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.used_options:
         raise ConfigError(
-            f"{', '.join(sorted(unused))}: the reader for {importer.what} does not use this option. To name any "
+            f"{', '.join(sorted(unused))}: the reader for {importer.description} does not use this option. To name any "
             "column, import the file as a plain table with --format table"
         )
     return answers
 
 
-def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
+def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
     """Return the votes as a table, and count the answers that are not votes by reason and pseudonym."""
-    given = (name for answer in answers for name in answer)
-    names = dict.fromkeys([*given, "left_out", "annotator"])
+    fields = (name for answer in answers for name in answer)
+    names = dict.fromkeys([*fields, "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
     frame = pd.DataFrame(cells, dtype=object)
     if "winner" in frame:
@@ -151,10 +151,10 @@ def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
         counts = others["reason"].value_counts(sort=False)
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
         what = f"no vote to import ({reasons or 'the export has no answers'})"
-        raise export.refusal("E104", what, "export it again")
+        raise export.build_error("E104", what, "export it again")
     # a value that cannot be an annotator id is reported only if it belongs to a vote
-    told = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
-    number, known = pd.factorize(as_ids(told))
+    usable = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
+    number, known = pd.factorize(as_ids(usable))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
     counted = others.value_counts(sort=False).reset_index(name="n")
     votes = frame[is_vote].drop(columns="left_out").reset_index(drop=True)
@@ -208,14 +208,14 @@ def import_file(
         raise ConfigError(
             f"{mapping}: the mapping is a JSON file; name it {Path(mapping).with_suffix('.json')}"
         )
-    plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
-    imported = import_votes(source, format, columns, winners, **plain)
-    judgments = _judgments(imported, winners, keep, mapping, reading)
+    table_options = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
+    imported = import_votes(source, format, columns, winners, **table_options)
+    judgments = _read_judgments(imported, winners, keep, mapping, reading)
     if mapping is None:
         judgments.to_parquet(out)
     else:
-        whose = _mapping_of(imported, reading.get("layout"))
-        _write_with_mapping(judgments, out, Path(mapping), whose)
+        ids = _build_mapping(imported, reading.get("layout"))
+        _write_with_mapping(judgments, out, Path(mapping), ids)
     dropped, written = judgments.dropped, list(judgments.votes)
     by_reason = dropped.groupby("reason", sort=False)["n"].sum()
     return {
@@ -234,25 +234,26 @@ def import_file(
 
 
 def _write_with_mapping(
-    judgments: Judgments, out: str | os.PathLike[str], mapping: Path, whose: Json
+    judgments: Judgments, out: str | os.PathLike[str], mapping: Path, ids: Json
 ) -> None:
     """Write the votes and then the mapping. A mapping file with other content is an error."""
     with locked(mapping, wait=True):
-        if mapping.exists() and mapping.read_bytes() != as_json(whose):
+        if mapping.exists() and mapping.read_bytes() != as_json(ids):
             raise ConfigError(
                 f"{mapping} exists and has other content, and badpo does not overwrite a mapping; choose another name"
             )
         judgments.to_parquet(out)
-        write_json(mapping, whose, private=True)
+        write_json(mapping, ids, private=True)
 
 
-def _judgments(
+def _read_judgments(
     imported: Imported,
     winners: Mapping[str, str] | None,
     keep: Sequence[str],
     mapping: Any,
     reading: Json,
 ) -> Judgments:
+    """Read the judgments of an import, with the kept columns; an import without annotators must be intended."""
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(
@@ -265,10 +266,10 @@ def _judgments(
     judgments = Judgments.read(
         imported.table, columns=imported.columns, winners=winners, keep=keep, **reading
     )
-    is_meant = imported.columns.get("annotator", "") is None or imported.format != TABLE
-    if not judgments.has_identities and not is_meant:
-        found = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
-        fix = found[0].fix or {"columns": {"annotator": None}}
+    is_intended = imported.columns.get("annotator", "") is None or imported.format != TABLE
+    if not judgments.has_identities and not is_intended:
+        reasons = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
+        fix = reasons[0].fix or {"columns": {"annotator": None}}
         what = "no column names the annotators, so all votes would count as votes of one annotator"
         remedy = "name the column, or state that the table has no annotators"
         error = DataError([Problem("E110", what, imported.table.name, remedy, fix=fix)])
@@ -297,7 +298,7 @@ def _names_annotators(judgments: Judgments, name: str) -> bool:
     return bool(pairs["annotator"].is_unique and pairs[name].is_unique and not are_pseudonyms)
 
 
-def _mapping_of(imported: Imported, layout: str | None) -> dict[str, str]:
+def _build_mapping(imported: Imported, layout: str | None) -> dict[str, str]:
     """Return the annotator id of each pseudonym."""
     table = imported.table
     if imported.format == TABLE:

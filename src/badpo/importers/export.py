@@ -42,8 +42,8 @@ class Export:
     winners: Mapping[str, str] = field(default_factory=dict)  # label in the export -> a, b or tie
     used: set[str] = field(
         default_factory=set
-    )  # columns that the reader uses; the others are not imported
-    asked: set[str] = field(
+    )  # columns that the reader uses; other columns are not imported
+    used_options: set[str] = field(
         default_factory=set
     )  # options in ``columns``, and "winners", that the reader has used
     findings: list[Problem] = field(default_factory=list)
@@ -64,50 +64,52 @@ class Export:
         """Add a warning or a notice for the user."""
         self.findings.append(Problem(code, what, self.table.name, remedy, count))
 
-    def refusal(self, code: str, what: str, remedy: str) -> DataError:
+    def build_error(self, code: str, what: str, remedy: str) -> DataError:
         """Return the error for an export that cannot be read."""
         return DataError([Problem(code, what, self.table.name, remedy)])
 
-    def named(self, ours: str, found: Sequence[str]) -> str | None:
-        """Return the field that the user names for one of badpo's columns; raise E103 if ``found`` lacks the field."""
-        self.asked.add(ours)
-        theirs = self.columns.get(ours)
-        if theirs is not None and theirs not in found:
-            what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
-            raise self.refusal("E103", what, f"found: {', '.join(found)}")
-        return theirs
+    def chosen_field(self, column: str, fields: Sequence[str]) -> str | None:
+        """Return the field that the user chose for a column; raise E103 if the export lacks the field."""
+        self.used_options.add(column)
+        chosen = self.columns.get(column)
+        if chosen is not None and chosen not in fields:
+            what = f'field "{chosen}" (for {column}) is not in the export.{did_you_mean(chosen, fields)}'
+            raise self.build_error("E103", what, f"found: {', '.join(fields)}")
+        return chosen
 
-    def question(self, found: Iterable[str]) -> str | None:
+    def find_question(self, questions: Iterable[str]) -> str | None:
         """Return the question whose answers are the votes: the user's choice, or the only question."""
-        names = list(dict.fromkeys(found))
-        asked = self.named("winner", names)
-        if asked is None and len(names) > 1:
+        names = list(dict.fromkeys(questions))
+        chosen = self.chosen_field("winner", names)
+        if chosen is None and len(names) > 1:
             what = f"the export has {len(names)} questions: {', '.join(names)}"
-            raise self.refusal(
+            raise self.build_error(
                 "E146", what, f"import one question at a time: --column winner={names[0]}"
             )
-        return asked or next(iter(names), None)
+        return chosen or next(iter(names), None)
 
-    def prompt_field(self, names: Sequence[str], usual: str = "") -> str:
+    def find_prompt_field(self, names: Sequence[str], usual: str = "") -> str:
         """Return the prompt field: the user's choice, a field with a known name, or the program's ``usual`` field."""
         known = columns_named(names, ["prompt"]).get("prompt") or (usual if usual in names else "")
-        return self.named("prompt", names) or known or self._ask_for(names, "prompt")
+        return self.chosen_field("prompt", names) or known or self._ask_for(names, "prompt")
 
-    def text_fields(self, found: Iterable[str]) -> dict[str, str]:
+    def find_text_fields(self, fields: Iterable[str]) -> dict[str, str]:
         """Return the fields of the prompt and the two responses: the user's choice, or fields with known names."""
-        names = list(dict.fromkeys(found))
-        sides = tuple(filter(None, [self.named(name, names) for name in TEXTS[1:]]))
+        names = list(dict.fromkeys(fields))
+        sides = tuple(filter(None, [self.chosen_field(name, names) for name in TEXTS[1:]]))
         sides = sides or tuple(columns_named(names, TEXTS[1:]).values())
         if len(sides) != 2:
             self._ask_for(names, *TEXTS[1:])
         self.sides = sides
-        prompt = self.prompt_field([name for name in names if name not in sides])
+        prompt = self.find_prompt_field([name for name in names if name not in sides])
         return dict(zip(TEXTS, (prompt, *sides), strict=True))
 
-    def _ask_for(self, names: Sequence[str], *ours: str) -> NoReturn:
-        what = f"no field has a known name for {' and '.join(ours)}; the fields are: {', '.join(names) or 'none'}"
-        remedy = f"name {'both fields' if ours[1:] else 'the field'}: {' '.join(f'--column {x}=...' for x in ours)}"
-        raise self.refusal("E146", what, remedy)
+    def _ask_for(self, names: Sequence[str], *columns: str) -> NoReturn:
+        """Raise E146, which asks the user to name the fields of some columns."""
+        what = f"no field has a known name for {' and '.join(columns)}; the fields are: {', '.join(names) or 'none'}"
+        flags = " ".join(f"--column {column}=..." for column in columns)
+        remedy = f"name {'both fields' if columns[1:] else 'the field'}: {flags}"
+        raise self.build_error("E146", what, remedy)
 
     def side_of(self, label: Any) -> str:
         """Return ``a``, ``b`` or ``tie`` for a label. An unknown label is returned unchanged and reported later.
@@ -116,27 +118,27 @@ class Export:
         The user's ``winners`` take precedence.
         """
         text = str(label)
-        self.asked.add("winners")
+        self.used_options.add("winners")
         if text in self.winners:
             return self.winners[text]
         for side, name in zip("ab", self.sides, strict=False):
             if text.casefold() == name.casefold():
                 return side
-        named = side_of(text)
-        return text if named is None else named[0]
+        side_and_strength = side_of(text)
+        return text if side_and_strength is None else side_and_strength[0]
 
 
 @dataclass(frozen=True)
 class Importer:
     """A format: its description, the columns that identify it, and its reader."""
 
-    what: str
+    description: str
     signs: Sequence[
         Collection[str]
     ]  # a table of this format has all columns of one set; * matches any text
     read: Callable[[Export], Iterable[Json]]
 
-    def fits(self, export: Export) -> bool:
+    def matches(self, export: Export) -> bool:
         """Return whether the columns of an export match this format."""
         names = export.names
         return any(all(fnmatch.filter(names, sign) for sign in columns) for columns in self.signs)
@@ -147,7 +149,7 @@ class Importer:
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
-def listed(cell: Any) -> list[Any]:
+def as_list(cell: Any) -> list[Any]:
     """Return the list in a cell; an empty list if the cell contains no list."""
     return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
 
@@ -159,15 +161,17 @@ def is_missing(cell: Any) -> bool:
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
     """Return the columns and nested fields that identify people by their name or by e-mail addresses in the cells."""
-    found: dict[str, None] = {}
+    personal: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(
             [name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))]
         )
-        found |= {path: None for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())}
+        personal |= {
+            path: None for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())
+        }
         if any(isinstance(cell, str) and EMAIL.fullmatch(cell) for cell in frame.iloc[:, i]):
-            found[name] = None
-    return [path for path in found if path not in but]
+            personal[name] = None
+    return [path for path in personal if path not in but]
 
 
 def _paths(cell: Any, path: str) -> Iterator[str]:

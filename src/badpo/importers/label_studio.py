@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from badpo.data.files import Json
-from badpo.importers.export import NOT_SUBMITTED, Export, Importer, listed
+from badpo.importers.export import NOT_SUBMITTED, Export, Importer, as_list
 
 _SELECTED = {"left": "a", "right": "b"}
 
@@ -20,23 +20,23 @@ def read_label_studio(export: Export) -> Iterator[Json]:
     export.used |= {"id", "data", "annotations"}
     tasks = list(export.records())
     answers = [
-        answer for task in tasks for one in listed(task.get("annotations")) for answer in _answers(one)
+        answer for task in tasks for one in as_list(task.get("annotations")) for answer in _answers(one)
     ]
-    control = export.question(
+    control = export.find_question(
         str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"
     )
-    fields = export.text_fields(name for task in tasks for name in task.get("data") or {})
+    fields = export.find_text_fields(name for task in tasks for name in task.get("data") or {})
     for number, task in enumerate(tasks, start=1):
         data = task.get("data") or {}
-        pair = {ours: data.get(theirs) for ours, theirs in fields.items()}
+        pair = {column: data.get(name) for column, name in fields.items()}
         pair |= {"comparison_id": str(task.get("id", f"task {number}")), "shown_first": "a"}
-        for one in listed(task.get("annotations")):
+        for one in as_list(task.get("annotations")):
             selected = chosen = None
             for answer in _answers(one):
                 value = answer.get("value") or {}
                 if answer.get("type") == "pairwise" and str(answer.get("from_name")) == control:
                     selected = selected or _SELECTED.get(str(value.get("selected")))
-                if answer.get("type") == "choices" and listed(value.get("choices")):
+                if answer.get("type") == "choices" and as_list(value.get("choices")):
                     chosen = chosen or export.side_of(value["choices"][0])
             who = one.get("completed_by")
             if isinstance(who, Mapping):
@@ -46,7 +46,8 @@ def read_label_studio(export: Export) -> Iterator[Json]:
 
 
 def _answers(annotation: Json) -> list[Json]:
-    return listed(annotation.get("result"))
+    """Answers of an annotation to the controls."""
+    return as_list(annotation.get("result"))
 
 
 IMPORTER = Importer(

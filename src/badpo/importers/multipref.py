@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from badpo.importers.export import Export, Importer, listed
+from badpo.importers.export import Export, Importer, as_list
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -31,13 +31,13 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
     """
     export.used |= set(COLUMNS)
     records = list(export.records())
-    given = [one for record in records for name in POOLS for one in listed(record.get(name))]
-    questions = dict.fromkeys(name for one in given for name in one)
-    question = export.named("winner", list(questions))
+    annotations = [one for record in records for name in POOLS for one in as_list(record.get(name))]
+    questions = dict.fromkeys(name for one in annotations for name in one)
+    question = export.chosen_field("winner", list(questions))
     for record in records:
-        pair = {ours: record.get(theirs) for ours, theirs in _PAIR.items()}
+        pair = {column: record.get(name) for column, name in _PAIR.items()}
         for name, pool in POOLS.items():
-            for one in listed(record.get(name)):
+            for one in as_list(record.get(name)):
                 winner = WINNERS.get(one.get(question or "overall_pref"))
                 yield pair | {
                     "winner": winner,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from badpo.data.files import Json
-from badpo.importers.export import NO_PREFERENCE, Export, Importer, listed
+from badpo.importers.export import NO_PREFERENCE, Export, Importer, as_list
 
 CONVERSATIONS = {"conversation_history", "user_id"}
 
@@ -19,23 +19,24 @@ def read_prism(export: Export) -> Iterator[Json]:
     """
     export.used |= {*CONVERSATIONS, "conversation_id"}
     for record in export.records():
-        yield from _of_conversation(record)
+        yield from _read_conversation(record)
 
 
-def _of_conversation(record: Json) -> Iterator[Json]:
+def _read_conversation(record: Json) -> Iterator[Json]:
+    """Yield the pairs of one conversation, turn by turn."""
     turns: dict[Any, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
-    for entry in listed(record.get("conversation_history")):
+    for entry in as_list(record.get("conversation_history")):
         turns[entry.get("turn")][entry.get("role")].append(entry)
-    so_far: list[Json] = []
-    for turn, said in sorted(turns.items()):
-        so_far = [
-            *so_far,
-            *({"role": "user", "content": entry.get("content")} for entry in said["user"]),
+    history: list[Json] = []
+    for turn, messages in sorted(turns.items()):
+        history = [
+            *history,
+            *({"role": "user", "content": entry.get("content")} for entry in messages["user"]),
         ]
-        common = {"prompt_id": f"{record.get('conversation_id')}-t{turn}", "prompt": so_far}
-        yield from _pairs(said["model"], common | {"annotator": record.get("user_id")})
-        chosen = [entry.get("content") for entry in said["model"] if entry.get("if_chosen")]
-        so_far = [*so_far, *({"role": "assistant", "content": content} for content in chosen[:1])]
+        common = {"prompt_id": f"{record.get('conversation_id')}-t{turn}", "prompt": history}
+        yield from _pairs(messages["model"], common | {"annotator": record.get("user_id")})
+        chosen = [entry.get("content") for entry in messages["model"] if entry.get("if_chosen")]
+        history = [*history, *({"role": "assistant", "content": content} for content in chosen[:1])]
 
 
 def _pairs(answers: Sequence[Json], common: Json) -> Iterator[Json]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.problems import counted
-from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
+from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, as_list
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # Prodigy names an unnamed session by the time at which it began
@@ -19,18 +19,20 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
     a chosen option are left out and counted.
     """
     names, unnamed = export.names, 0
-    who = export.named("annotator", names) or next((name for name in _PEOPLE if name in names), "")
-    prompt = export.prompt_field([name for name in names if not name.startswith("_")], "text")
+    who = export.chosen_field("annotator", names) or next(
+        (name for name in _PEOPLE if name in names), ""
+    )
+    prompt = export.find_prompt_field([name for name in names if not name.startswith("_")], "text")
     export.used |= {prompt, "options", "accept", "answer", who}
     for task in export.records():
         annotator = task.get(who)
         unnamed += _UNNAMED.fullmatch(str(annotator)) is not None
         options = [
-            one for one in listed(task.get("options")) if isinstance(one, Mapping) and "id" in one
+            one for one in as_list(task.get("options")) if isinstance(one, Mapping) and "id" in one
         ]
         ties = {str(one["id"]) for one in options if export.side_of(one["id"]) == "tie"}
         sides = [one for one in options if str(one["id"]) not in ties]
-        accepted = {str(choice) for choice in listed(task.get("accept"))}
+        accepted = {str(choice) for choice in as_list(task.get("accept"))}
         row = {"prompt": task.get(prompt), "annotator": annotator, "shown_first": "a"}
         if task.get("answer") != "accept":
             yield row | {"left_out": NOT_SUBMITTED}
