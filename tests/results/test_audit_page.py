@@ -17,8 +17,8 @@ from badpo.results.audit_page import (
     MOST_ROWS,
     audit_html,
     audit_table,
-    caterpillar_figure,
-    class_figure,
+    draw_annotator_figure,
+    draw_class_figure,
     people_html,
     shareable,
 )
@@ -118,7 +118,7 @@ def test_a_class_of_few_people_has_no_figures():
     found = audit(table, [Length()])
     n = {row["class"]: row["n"] for row in found.summary["pool"]["length"]["classes"]}
     assert n == {"reviewer": 2, "staff": 8, "crowd": 10}
-    rows = class_figure(shareable(found.summary)).table.rows
+    rows = draw_class_figure(shareable(found.summary)).table.rows
     assert [row[0] for row in rows] == ["length, crowd (n = 5 to 14)"]
     assert "reviewer" not in audit_html(found.summary)
 
@@ -441,7 +441,7 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty():
     found = audit(votes(400, 90)[0], [Length()])
     annotators = found.annotators.copy()
     annotators.loc[annotators.index[:3], "n_informative"] = 1
-    figure = caterpillar_figure(found.summary, annotators)
+    figure = draw_annotator_figure(found.summary, annotators)
     notes = re.findall(r'text-anchor="end">([\d,]+)<', figure.panels[0][1])
     drawn = [int(note.replace(",", "")) for note in notes]
     assert len(drawn) == MOST_ROWS == 60 and drawn == sorted(drawn, reverse=True)

@@ -58,10 +58,8 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     assert "includes zero (-0.015 to +0.095), so no share removed is given" in finding
     assert of_dpo == f"DPO ended at 0.540{DISTANCE} +0.160; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
-    assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
-        "The reference was not measured, so the shift of p(woman-coded) is not known.",
-        "BA-DPO (pooled) ended at 0.55.",
-    ]
+    (values,) = told_of(run("dpo", 0.96), run("pooled", 0.55))[1:]
+    assert "0.96 for DPO" in values and "0.55 for BA-DPO (pooled)" in values
     finding = told_of(runs[0], run("dpo", 0.54, se=0.02), run("pooled", 0.51))[1]
     assert finding.endswith("so no share removed is given.")
 

@@ -104,8 +104,8 @@ def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
     generated = {"woman": {"rate": 0.31, "se": 0.02}}
     changed(folder / "readouts.json", rates={}, sampled={}, generated=generated, theta=theta)
     html = report_html(read_suite(folder))
-    assert "BA-DPO (shared mean) ended at 0.31" in Page(html).text
-    assert "offline estimate" in html and "one training seed (42)" in html
+    assert "0.31 for BA-DPO (shared mean)" in Page(html).text
+    assert "log-odds of the votes" in html and "one training seed (42)" in html
     assert "planted ceiling" not in html and "annotators are constructed" not in html
     drawn = {figure.title: figure for figure in figures(read_suite(folder))}
     for title, level in (("Votes predicted", 0.5), ("Held-out gap", 0.0)):
@@ -132,9 +132,9 @@ def test_the_verdict_against_the_placebo_stands_once_and_first():
     assert len(re.findall(r"removed 89 % \(95 % confidence interval", text)) == 1
     assert "moved further" not in text and html.count(f">{PAPERS_SHARE}</th>") == 1
     rows = dict(summary_table(runs)[1])
-    shares = {arm: rows[arm][0][2][0] for arm in ("DPO", "placebo", "pooled")}
-    assert plain(shares["pooled"]) == "-130 %" and shares["DPO"] == shares["placebo"] == ""
-    (panel,) = next(figure for figure in figures(runs) if figure.title == "Tilt").panels
+    shares = {arm: rows[arm][0][2][0] for arm in ("DPO", "placebo", "BA-DPO")}
+    assert plain(shares["BA-DPO"]) == "-130 %" and shares["DPO"] == shares["placebo"] == ""
+    (panel,) = next(figure for figure in figures(runs) if figure.title == "Tilt of each policy").panels
     assert drawn_value(panel[1]) == pytest.approx(0.1, abs=0.1)
 
 

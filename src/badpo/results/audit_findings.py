@@ -12,19 +12,20 @@ from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
 
 # A bias below this value changes a policy little: 0.3 log-odds is 57 to 43.
-WORTH_WATCHING = 0.3
-_REASONS = 400
+RELEVANT_BIAS = 0.3
+# Largest number of characters of a quoted reason.
+_LONGEST_REASON = 400
 _sentence = partial(sentence, "audit_sentences.jinja")
 
 
 def attribute_findings(summary: Json) -> list[Finding]:
     """Return one finding for each attribute of an audit; attributes withheld from a page are last."""
     labels = audit_labels(summary)
-    found = [_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
+    findings = [_write_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for name in summary.get("withheld", ()):
         text = _sentence("withheld", label=labels[name], fewest=FEWEST_ANNOTATORS)
-        found.append(Finding(labels[name], text, ()))
-    return found
+        findings.append(Finding(labels[name], text, ()))
+    return findings
 
 
 def audit_labels(summary: Json) -> dict[str, str]:
@@ -36,7 +37,7 @@ def audit_labels(summary: Json) -> dict[str, str]:
 def is_sure(row: Json) -> bool:
     """Return whether the 95 % confidence interval excludes zero."""
     if "is_sure" in row:  # set on rows whose intervals are rounded
-        return row["is_sure"]
+        return bool(row["is_sure"])
     return (row.get("ci_low") or 0) > 0 or (row.get("ci_high") or 0) < 0
 
 
@@ -48,16 +49,16 @@ def action(row: Json, pool: Json) -> str:
     """
     if (row["n_cross"] or 0) < 2:
         return "nothing"
-    carried = _is_carried(row)
-    if is_sure(row) and not carried or pool.get("recommendation") in ("shared_mean", "class"):
+    is_explained = _is_explained_by_others(row)
+    if is_sure(row) and not is_explained or pool.get("recommendation") in ("shared_mean", "class"):
         return "declare"
     if row["interval"] == "too wide":
         return "nothing"
-    large = row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING
-    return "watch" if carried or large else "nothing"
+    is_large = row["log_odds"] is None or abs(row["log_odds"]) >= RELEVANT_BIAS
+    return "watch" if is_explained or is_large else "nothing"
 
 
-def _is_carried(row: Json) -> bool:
+def _is_explained_by_others(row: Json) -> bool:
     """Return whether a significant bias is not significant after adjusting for the other declared attributes."""
     joint = row.get("joint") or {}
     return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
@@ -97,6 +98,7 @@ def person_sentence(row: Json, label: str, name: str | None) -> str:
 
 
 def _response_with_more(config: Json) -> str:
+    """Name the response that has more of the attribute."""
     is_length = built_in_of(config).is_length
     return "the longer response" if is_length else "the response with more of the attribute"
 
@@ -114,15 +116,16 @@ def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
     return sentences
 
 
-def _finding(summary: Json, row: Json, label: str) -> Finding:
+def _write_finding(summary: Json, row: Json, label: str) -> Finding:
+    """Write the finding of one attribute."""
     if (row["n_cross"] or 0) < 2:
         ever = {None: "hardly ever", 0: "never", 1: "only once"}[row["n_cross"]]
         text = f"The two responses {ever} differ in {label}, so the votes do not show a bias."
         advice = f"Collect comparisons whose responses differ in {label}, or leave out the attribute."
         return Finding(label, text, (("What to do", advice),))
     pool = summary["pool"].get(row["name"], {})
-    certainty = _sentence("certainty", row=row, is_carried=_is_carried(row))
-    sentences = [("What to do", _advice(row, pool, label)), ("How sure", certainty)]
+    certainty = _sentence("certainty", row=row, is_carried=_is_explained_by_others(row))
+    sentences = [("What to do", _write_advice(row, pool, label)), ("How sure", certainty)]
     if row["ties"]:
         sentences.append(("Ties", _sentence("ties", row=row["ties"])))
     if not summary["data"]["has_annotators"]:
@@ -136,7 +139,7 @@ def _finding(summary: Json, row: Json, label: str) -> Finding:
         )
         sentences.append(("Annotators", alone))
     elif pool:
-        sentences += _pool_sentences(summary, pool)
+        sentences += _write_pool_sentences(summary, pool)
     # the side that counts as winning, if the attribute's label does not name it
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
@@ -158,23 +161,24 @@ def _finding(summary: Json, row: Json, label: str) -> Finding:
     return Finding(label, text, sentences)
 
 
-def _pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
+def _write_pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
     """Return what the votes show about the annotators' biases, and the shared bias if it is known."""
-    settings, reason = summary["settings"], shown(pool["recommendation_reason"], _REASONS)
+    settings, reason = summary["settings"], shown(pool["recommendation_reason"], _LONGEST_REASON)
     spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
-    found = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []
-    found.append(("Annotators", spread))
+    sentences = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []
+    sentences.append(("Annotators", spread))
     if pool["level"] is None:
-        why = shown(pool["absolute_why"], _REASONS)
-        found.append(("Not known", f"The bias that all annotators share is {why}."))
+        why = shown(pool["absolute_why"], _LONGEST_REASON)
+        sentences.append(("Not known", f"The bias that all annotators share is {why}."))
     else:
-        found.append(("Shared bias", _sentence("shared_bias", pool=pool)))
+        sentences.append(("Shared bias", _sentence("shared_bias", pool=pool)))
     if pool["most_units"]:
-        found.append(("Unit", _sentence("unit", pool=pool)))
-    return found
+        sentences.append(("Unit", _sentence("unit", pool=pool)))
+    return sentences
 
 
-def _advice(row: Json, pool: Json, label: str) -> str:
+def _write_advice(row: Json, pool: Json, label: str) -> str:
+    """Write the advice about an attribute."""
     variant = pool.get("recommendation", "pooled")
     # without tau, the section on annotators gives the reason
     has_reason = pool.get("tau") is not None
@@ -184,7 +188,7 @@ def _advice(row: Json, pool: Json, label: str) -> str:
         variant=variant and shown(variant, 20),
         label=label,
         scope=row["scope"],
-        is_carried=_is_carried(row),
+        is_carried=_is_explained_by_others(row),
         needed=count_text(pool["sum"]["needed"]) if is_unsplit(pool) else "",
-        reason=shown(pool["recommendation_reason"], _REASONS) if has_reason else "",
+        reason=shown(pool["recommendation_reason"], _LONGEST_REASON) if has_reason else "",
     )

@@ -1,4 +1,4 @@
-"""The two pages of an audit: a page that may be passed on, and a page of individual annotators that may not.
+"""The two pages of an audit: a page that may be shared, and a page about individual annotators that may not.
 
 `shareable` prepares all content of the first page. It leaves out figures about fewer than five people, and figures
 that reveal the votes of fewer than five people in a combination of up to four figures, and rounds all other figures. If
@@ -60,6 +60,7 @@ from badpo.results.formatting import (
     shown,
 )
 
+# Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Rounding steps of estimates, by the largest share w of the votes that one person cast. An annotator moves the share
 # that wins by w (share - own share). Two pages rounded to a step s of log-odds reveal the own share with an error of
@@ -69,7 +70,7 @@ STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # Least number of people in a pool in which rounding protects each of them from a reader of two pages.
 FEWEST_HIDDEN = 50
 # A share of comparisons outside this range reveals to each voter how the others voted.
-_TELLING_SHARES = 0.05, 0.95
+_SAFE_SHARES = 0.05, 0.95
 # The name of a file may contain an id.
 _NEUTRAL_NAME = "this table"
 _EXACT = ("schema", "version", "settings", "annotators_file")
@@ -79,10 +80,11 @@ _NAMES = {
     *("parameter", "quality", "code", "where", "remedy"),
 }
 _PROBABILITIES = {"size_p", "annotators_p", "equal_leans_p", "class_test_p", "p_value", "q_value"}
+# Share of a whole from which a rounded count is described as "most".
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
-_TOLD = ("estimated", "insufficient", "separated")
-_LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
+_ESTIMATED_STATUSES = ("estimated", "insufficient", "separated")
+_BIAS_COLUMNS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 # Numbers after "than" and before "times" are settings, so they are not rounded.
 _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
@@ -99,20 +101,20 @@ def audit_html(summary: Json) -> str:
 
     The page needs no network and no script, and contains no texts of the table.
     """
-    found = shareable(summary)
+    content = shareable(summary)
     return page(
         "audit",
-        **found,
-        name=shown(found["data"]["source"]),
+        **content,
+        name=shown(content["data"]["source"]),
         fewest=FEWEST_ANNOTATORS,
         most_of_four=MOST_OF_FOUR,
         fewest_hidden=FEWEST_HIDDEN,
-        labels=audit_labels(found),
-        verdicts=attribute_findings(found),
-        leans=lean_figure(found),
-        figures=[*filter(None, (class_figure(found), model_figure(found)))],
-        care=care_sentence(found),
-        worth=impact_sentences(found),
+        labels=audit_labels(content),
+        verdicts=attribute_findings(content),
+        leans=draw_bias_figure(content),
+        figures=[*filter(None, (draw_class_figure(content), draw_model_figure(content)))],
+        care=care_sentence(content),
+        worth=impact_sentences(content),
     )
 
 
@@ -133,8 +135,8 @@ def shareable(summary: Json) -> Json:
         set()
     )  # attributes whose pool figures are about few people; None stands for all attributes together
     for name, pool in pools.items():
-        n_told = sum(pool[f"n_{kind}"] for kind in _TOLD)
-        if is_about_few(n_told, pool["n_people_told"]) or name in dominated:
+        n_estimated = sum(pool[f"n_{kind}"] for kind in _ESTIMATED_STATUSES)
+        if is_about_few(n_estimated, pool["n_people_told"]) or name in dominated:
             few |= {name, None}
     largest = 0.0
     if data["has_annotators"]:
@@ -145,41 +147,43 @@ def shareable(summary: Json) -> Json:
         if _is_withheld(row, data):
             withheld.append(row["name"])
         else:
-            attributes.append(_telling_attribute(row, summary))
+            attributes.append(_hide_attribute_figures(row, summary))
     warnings = [] if _is_withheld(data, data) else summary["warnings"]
     if data["n_people"] or not data["has_annotators"]:
-        warnings = [told for row in warnings if (told := _telling_problem(row, data["source"]))]
-    telling = {
+        warnings = [problem for row in warnings if (problem := _hide_problem(row, data["source"]))]
+    content: Json = {
         "attributes": attributes,
         "withheld": withheld,
-        "pool": {name: _telling_pool(pool, name in few, summary) for name, pool in pools.items()},
-        "models": [row for name in pools for row in _telling_models(summary, name, name in few)],
-        "checks": _telling_checks(summary["checks"], data),
+        "pool": {name: _hide_pool_figures(pool, name in few, summary) for name, pool in pools.items()},
+        "models": [row for name in pools for row in _shift_models(summary, name, name in few)],
+        "checks": _hide_check_figures(summary["checks"], data),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
-        "warnings": sorted(warnings, key=_severity),
+        "warnings": sorted(warnings, key=_severity_rank),
     }
-    step = _step(largest)
+    step = _find_step(largest)
     exact = {name: summary[name] for name in _EXACT}
-    found = cleaned(exact) | _rounded(telling, "", step)
-    found["step"] = step
+    result: Json = cleaned(exact) | _round_content(content, "", step)
+    result["step"] = step
     # near 0.5, a change of one log-odds changes the share of won votes by a quarter
-    found["data"] = _rounded(_telling_data(data), "", max(0.01, step / 5))
-    for row in (*found["attributes"], *found["scan"]):
+    result["data"] = _round_content(_hide_data_figures(data), "", max(0.01, step / 5))
+    for row in (*result["attributes"], *result["scan"]):
         if (
             row["log_odds"] is not None
         ):  # computed from the rounded log-odds, so that it adds no further digits
             share = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
             row |= {"carrier_wins": share, "odds": share / (1 - share)}
-    return found
+    return result
 
 
-def _severity(problem: Json) -> int:
+def _severity_rank(problem: Json) -> int:
+    """Rank of a severity; errors are first."""
     return ("error", "warning", "notice").index(problem["severity"])
 
 
-def _step(largest: float) -> float:
+def _find_step(largest: float) -> float:
+    """Rounding step for the largest share of the votes that one person cast."""
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 
@@ -201,9 +205,10 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
     )
 
 
-def _telling_data(data: Json) -> Json:
+def _hide_data_figures(data: Json) -> Json:
+    """Return the facts about the data without figures about few people."""
     sizes = data["votes_per_comparison"].items()
-    told = data | {
+    content = data | {
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
@@ -211,20 +216,21 @@ def _telling_data(data: Json) -> Json:
         "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
     }
     share = data["unanimous_share"]
-    if _is_withheld(data, data) or _is_telling(share) or _is_telling(data["agreement"]["percent"]):
-        told |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
+    if _is_withheld(data, data) or _is_revealing(share) or _is_revealing(data["agreement"]["percent"]):
+        content |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
     if _is_withheld(data["both_orders"], data):
-        told["both_orders"] = None
-    return told
+        content["both_orders"] = None
+    return content
 
 
-def _is_telling(share: float | None) -> bool:
+def _is_revealing(share: float | None) -> bool:
     """Return whether nearly all comparisons are of one kind, so that one vote reveals the others on a comparison."""
-    low, high = _TELLING_SHARES
+    low, high = _SAFE_SHARES
     return share is not None and not low <= share <= high
 
 
-def _telling_attribute(row: Json, summary: Json) -> Json:
+def _hide_attribute_figures(row: Json, summary: Json) -> Json:
+    """Return the row of an attribute without figures that reveal votes."""
     joint = row["joint"]
     hidden = ["verdict"]
     if _is_withheld(row["quality_adjusted"], summary["data"]):
@@ -244,7 +250,8 @@ def _telling_attribute(row: Json, summary: Json) -> Json:
     )
 
 
-def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
+def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
+    """Return the row of an attribute about annotators without figures about few people."""
     classes, groups = pool["classes"], pool["groups"]
     # a class that one to four people dominate counts as one person
     sizes = {
@@ -255,27 +262,27 @@ def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
     sizes = {str(i): row["n_people"] for i, row in enumerate(groups)}
     withheld = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
     groups = [row for i, row in enumerate(groups) if str(i) not in withheld]
-    told = pool | {"classes": classes, "groups": groups}
-    if is_few or _is_telling(pool["informative_share"]):
-        told["informative_share"] = None
+    content = pool | {"classes": classes, "groups": groups}
+    if is_few or _is_revealing(pool["informative_share"]):
+        content["informative_share"] = None
     no_advice = {"recommendation": None, "recommendation_reason": ""}
     if len(classes) < 2 and pool["classes"]:
-        told["class_test_p"] = None
+        content["class_test_p"] = None
         if pool["recommendation"] == "class":
-            told |= no_advice
+            content |= no_advice
     if is_few:
-        told |= dict.fromkeys(("tau", "reliability", "equal_leans_p")) | no_advice
-        told |= {"tau_ci": [None, None], "classes": [], "sum": None, "refused": {}, "caveat": ""}
+        content |= dict.fromkeys(("tau", "reliability", "equal_leans_p")) | no_advice
+        content |= {"tau_ci": [None, None], "classes": [], "sum": None, "refused": {}, "caveat": ""}
     anchors = summary["checks"]["anchors"]
     few_behind = is_few or is_about_few(pool["n_level"], pool["n_people_level"])
     few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
     if pool["level"] is not None and few_behind:
-        told |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
-        told["absolute_why"] = "not on this page, because few people determine it"
-    return told
+        content |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
+        content["absolute_why"] = "not on this page, because few people determine it"
+    return content
 
 
-def _telling_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
+def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     """Return each model's bias, relative to the models' mean if only few people voted in addition to the models."""
     absolute = summary["pool"][attribute]["absolute"]
     models = [row for row in summary["models"] if row["attribute"] == attribute]
@@ -283,35 +290,38 @@ def _telling_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     middle, origin = 0.0, "no bias" if absolute else "pool mean"
     if is_few and not absolute:
         middle, origin = sum(finite) / max(len(finite), 1), "mean of the models"
-    told = []
+    rows = []
     for row in models:
-        leans = {key: row[key] - middle for key in _LEANS if row[key] is not None}
-        told.append(row | leans | {"origin": origin})
-    return told
+        biases = {key: row[key] - middle for key in _BIAS_COLUMNS if row[key] is not None}
+        rows.append(row | biases | {"origin": origin})
+    return rows
 
 
-def _telling_checks(checks: Json, data: Json) -> Json:
-    care, anchors = checks["care"], checks["anchors"]
+def _hide_check_figures(checks: Json, data: Json) -> Json:
+    """Return the checks without figures about few people."""
+    reliability, anchors = checks["care"], checks["anchors"]
     # the page does not give the number of groups if there are several
     groups = {}
     for name, graph in checks["components"]["informative"].items():
         several = ("none", "one", "several")[min(graph["n"], 2)]
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
-    if care and not care["is_unknown"]:
+    if reliability and not reliability["is_unknown"]:
         # minimum number of people among the annotators with an estimated reliability
-        n_people = care["n_told"] - (data["n_annotators"] - data["n_people"])
-        if data["is_dominated"] or is_about_few(care["n_told"], data["n_people"] and max(n_people, 1)):
-            care = {**care, "spread": None}
+        n_people = reliability["n_told"] - (data["n_annotators"] - data["n_people"])
+        if data["is_dominated"] or is_about_few(
+            reliability["n_told"], data["n_people"] and max(n_people, 1)
+        ):
+            reliability = {**reliability, "spread": None}
     return {
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
         "groups": groups,
         "anchors": anchors and {"n": anchors["n"]},
-        "care": care,
+        "care": reliability,
     }
 
 
-def _telling_problem(row: Json, source: str) -> Json | None:
+def _hide_problem(row: Json, source: str) -> Json | None:
     """Return a finding without rows, names and file; None if it is about one annotator or has a count below five."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
@@ -322,31 +332,31 @@ def _telling_problem(row: Json, source: str) -> Json | None:
         digits = number.replace(",", "")
         if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
             return None
-    told = {"code": row["code"], "severity": row["severity"], "where": _named(row)}
+    content = {"code": row["code"], "severity": row["severity"], "where": _subject(row)}
     remedy = row["remedy"].replace(source, _NEUTRAL_NAME)
-    return told | {"what": what.replace(source, _NEUTRAL_NAME), "remedy": remedy}
+    return content | {"what": what.replace(source, _NEUTRAL_NAME), "remedy": remedy}
 
 
-def _named(problem: Json) -> str:
+def _subject(problem: Json) -> str:
     """Return the attribute or the class of a finding; empty if the finding has neither."""
-    found = _OF_WHAT.match(problem["where"])
-    return found[0] if found else ""
+    match = _OF_WHAT.match(problem["where"])
+    return match[0] if match else ""
 
 
-def _rounded(value: Any, key: str, step: float) -> Any:
+def _round_content(value: Any, key: str, step: float) -> Any:
     """Round the counts, the estimates and the numbers in sentences of a part of the summary."""
     if isinstance(value, Mapping):
-        told = {name: _rounded(entry, name, step) for name, entry in value.items()}
-        return {shown(name, LONGEST): entry for name, entry in told.items()}
+        entries = {name: _round_content(entry, name, step) for name, entry in value.items()}
+        return {shown(name, LONGEST): entry for name, entry in entries.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(entry, key, step) for entry in value]
+        return [_round_content(entry, key, step) for entry in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         value = shown(value, LONGEST)
         if key in _NAMES:
             return value
-        return _NUMBER.sub(lambda found: _rounded_number(found, step), _PART.sub(_rounded_part, value))
+        return _NUMBER.sub(lambda match: _round_number(match, step), _PART.sub(_round_part, value))
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
     if key in _PROBABILITIES or key == "unit":  # the unit is computed from texts, not from votes
@@ -357,17 +367,18 @@ def _rounded(value: Any, key: str, step: float) -> Any:
     return round(round(value / step) * step, 2)
 
 
-def _rounded_part(found: re.Match[str]) -> str:
+def _round_part(match: re.Match[str]) -> str:
     """Write a part of a whole in words if both numbers would be rounded to the same number."""
-    n, of = (int(number.replace(",", "")) for number in found.group(1, 3))
-    if not n or rounded_count(n) != rounded_count(of):
-        return found[0]
-    noun = found[2] or ""
-    return f"{'most' if n > _MOST * of else 'about half' + ' the' * bool(noun)}{noun} of {found[3]}"
+    n, whole = (int(number.replace(",", "")) for number in match.group(1, 3))
+    if not n or rounded_count(n) != rounded_count(whole):
+        return match[0]
+    noun = match[2] or ""
+    return f"{'most' if n > _MOST * whole else 'about half' + ' the' * bool(noun)}{noun} of {match[3]}"
 
 
-def _rounded_number(found: re.Match[str], step: float) -> str:
-    number, percent_sign = found[1].replace(",", ""), found[2]
+def _round_number(match: re.Match[str], step: float) -> str:
+    """Round a number in a sentence."""
+    number, percent_sign = match[1].replace(",", ""), match[2]
     if percent_sign:
         return f"{float(number):.0f}{percent_sign}"
     if number.isdigit():
@@ -379,13 +390,13 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------
 
 
-def _around_zero(panel: DotPanel) -> DotPanel:
+def _center_panel(panel: DotPanel) -> DotPanel:
     """Return the panel with an axis around zero that contains its marks."""
     reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
     return replace(panel, limits=(-reach, reach))
 
 
-def lean_figure(summary: Json) -> Figure | None:
+def draw_bias_figure(summary: Json) -> Figure | None:
     """Chart how often the response with each attribute wins, with intervals; None if no attribute has votes."""
     rows, labels = [], audit_labels(summary)
     for row in summary["attributes"]:
@@ -397,32 +408,32 @@ def lean_figure(summary: Json) -> Figure | None:
         low, high = (100 * float(share if end is None else expit(end)) for end in ends)
         n = count_text(row["n_cross"])
         mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high, n=n)
-        told = f"{decimal(low, 0)} to {percent(high / 100)}, n = {n}"
-        rows.append(DotRow(f"{name}: {told}", (mark,)))
+        figures = f"{decimal(low, 0)} to {percent(high / 100)}, n = {n}"
+        rows.append(DotRow(f"{name}: {figures}", (mark,)))
     axis, level = "% of votes for the response with the attribute", Level(50.0, "no bias")
-    told, ends = "share of votes for the response with each attribute", (0.0, 100.0)
-    panel = DotPanel("", rows, told, axis, level, ends, lambda value: percent(value / 100))
+    label, ends = "share of votes for the response with each attribute", (0.0, 100.0)
+    panel = DotPanel("", rows, label, axis, level, ends, lambda value: percent(value / 100))
     return dot_figure("Which response wins", [panel])
 
 
-def class_figure(summary: Json) -> Figure | None:
+def draw_class_figure(summary: Json) -> Figure | None:
     """Chart the difference of each annotator class from the pool mean; None without classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
         label, rows = labels[attribute], []
-        for i, found in enumerate(pool["classes"]):
-            if found["offset"] is not None:
-                name = f"{shown(found['class'], 14)} (n = {count_text(found['n'])})"
-                ends = found["ci_low"], found["ci_high"]
-                mark = Mark(found["offset"], name, class_style(i), *ends)
+        for i, row in enumerate(pool["classes"]):
+            if row["offset"] is not None:
+                name = f"{shown(row['class'], 14)} (n = {count_text(row['n'])})"
+                ends = row["ci_low"], row["ci_high"]
+                mark = Mark(row["offset"], name, class_style(i), *ends)
                 rows.append(DotRow(name, (mark,)))
         what = f"classes of annotators on {label}", "difference from the pool, log-odds"
         panel = DotPanel(label, rows, *what, Level(0.0, "pool mean"))
-        panels.append(_around_zero(panel))
+        panels.append(_center_panel(panel))
     return dot_figure("Classes", panels)
 
 
-def model_figure(summary: Json) -> Figure | None:
+def draw_model_figure(summary: Json) -> Figure | None:
     """Chart the bias of each model among the annotators, by name; None without models."""
     panels = []
     for attribute, label in audit_labels(summary).items():
@@ -431,17 +442,18 @@ def model_figure(summary: Json) -> Figure | None:
             if row["attribute"] == attribute and row["shrunk"] is not None:
                 name, middle = row["model"], row["origin"]
                 ends = row["post_low"], row["post_high"]
-                of_votes = f"{name} (n = {count_text(row['n_cross'])})"
-                mark = Mark(row["shrunk"], of_votes, class_style(0), *ends)
+                label_text = f"{name} (n = {count_text(row['n_cross'])})"
+                mark = Mark(row["shrunk"], label_text, class_style(0), *ends)
                 rows.append(DotRow(shown(name, 24), (mark,), percent(row["raw_rate"])))
         what = f"biases of models on {label}", "shrunken bias, log-odds"
         panel = DotPanel(label, rows, *what, Level(0.0, middle), notes="chose it")
-        panels.append(_around_zero(panel))
+        panels.append(_center_panel(panel))
     return dot_figure("Models that vote", panels)
 
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
+# Number of problems and of models that are printed.
 _WORST, _MOST_MODELS = 5, 20
 _COLUMNS = (
     "attribute",
@@ -460,11 +472,13 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     """Return the terminal output of an audit: pooled biases, their variation over annotators, findings, problems."""
     summary = cleaned(summary)
     labels, pools = audit_labels(summary), summary["pool"]
-    rows = [[labels[row["name"]], *_cells(row, pools.get(row["name"]))] for row in summary["attributes"]]
+    rows = [
+        [labels[row["name"]], *_format_row(row, pools.get(row["name"]))] for row in summary["attributes"]
+    ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
     # problems of the estimates (codes 4xx) come before problems of the table
-    problems = sorted(summary["warnings"], key=lambda row: (_severity(row), row["code"][1] != "4"))
+    problems = sorted(summary["warnings"], key=lambda row: (_severity_rank(row), row["code"][1] != "4"))
     template = page_templates().get_template("audit.txt.jinja")
     text = template.render(
         data=summary["data"],
@@ -476,27 +490,28 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
         most_models=_MOST_MODELS,
         impact=impact_sentences(summary),
         undeclared=[row["feature"] for row in summary["scan"] if row["advice"] == "declare"],
-        problems=[row | {"place": _named(row)} for row in problems],
+        problems=[row | {"place": _subject(row)} for row in problems],
         worst=_WORST,
     )
     return text.rstrip("\n")
 
 
-def _cells(row: Json, pool: Json | None) -> list[str]:
+def _format_row(row: Json, pool: Json | None) -> list[str]:
+    """Format the row of an attribute for the terminal."""
     shares, ends = (row["cross_share"], row["carrier_wins"]), (row["ci_low"], row["ci_high"])
-    told = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
-    told.append(interval_text(*row["population_ci"]))
+    columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
+    columns.append(interval_text(*row["population_ci"]))
     if pool is None:
-        return [*told, *[DASH] * 3]
-    counts = [pool[f"n_{kind}"] for kind in (*_TOLD, "no_information")]
+        return [*columns, *[DASH] * 3]
+    counts = [pool[f"n_{kind}"] for kind in (*_ESTIMATED_STATUSES, "no_information")]
     people = f"{counts[0]:,} of {sum(counts):,}"
-    return [*told, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), people]
+    return [*columns, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), people]
 
 
 # -- the page of individual annotators ---------------------------------------------------------------------------
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
-_KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
+_KINDS = ("too few informative votes", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
@@ -514,18 +529,18 @@ def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
-    figures = (draw(summary, annotators) for draw in (caterpillar_figure, care_figure))
+    figures = (draw(summary, annotators) for draw in (draw_annotator_figure, draw_reliability_figure))
     source, version = shown(summary["data"]["source"]), summary["version"]
-    labels, whose = audit_labels(summary), {shown(key, 20): shown(name) for key, name in names.items()}
-    told = [
-        person_sentence(row, labels[row["attribute"]], whose.get(row["annotator"]))
+    labels, ids = audit_labels(summary), {shown(key, 20): shown(name) for key, name in names.items()}
+    sentences = [
+        person_sentence(row, labels[row["attribute"]], ids.get(row["annotator"]))
         for row in annotators.sort_values(["annotator", "attribute"]).to_dict("records")
     ]
-    content = {"figures": [*filter(None, figures)], "people": told}
+    content = {"figures": [*filter(None, figures)], "people": sentences}
     return page("people", name=source, version=version, **content)
 
 
-def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
+def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Chart the own and the shrunken estimate of each annotator, most votes first; None without estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
@@ -533,30 +548,30 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         people = annotators[annotators["attribute"] == name]
         if people.empty:
             continue
-        pool, told = summary["pool"][name], people["n_informative"] >= FEWEST_DRAWN
+        pool, has_estimate = summary["pool"][name], people["n_informative"] >= FEWEST_DRAWN
         is_sum = "flag" in pool["refused"]
         if is_sum:
             people = people.assign(**{own: people[total] for own, total in _SUMS.items()})
         if pool["tau"] is None:
             # no estimate is shrunk: only annotators with enough votes have an estimate
-            told &= people["status"] == "ok"
-        order = _ordered(people[told], "n_informative")
+            has_estimate &= people["status"] == "ok"
+        order = _sort_by_votes(people[has_estimate], "n_informative")
         drawn = order.head(MOST_ROWS)
-        rows = [_person(row, least) for row in drawn.to_dict("records")]
+        rows = [_draw_person(row, least) for row in drawn.to_dict("records")]
         what = f"biases of {len(rows):,} annotators on {label} with intervals"
         origin = "group mean" if pool["is_divided"] else "pool mean"
         middle = Level(0.0, "no bias" if pool["absolute"] or is_sum else origin)
         unit = "log-odds of choosing it, bias and merit together" if is_sum else "deviation, log-odds"
-        how = unit, middle, _limits(drawn)
+        how = unit, middle, _find_limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
     rest = f"At most {MOST_ROWS} annotators are drawn; all are in {summary['annotators_file']}."
     return dot_figure("Individual annotators", panels, rest, legend(_MARKS))
 
 
-def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
+def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Chart the reliability of each annotator, most judgments first; None without estimates."""
     people = annotators.dropna(subset="care").drop_duplicates("annotator")
-    order = _ordered(people, "n_judgments")
+    order = _sort_by_votes(people, "n_judgments")
     rows = []
     for row in order.head(MOST_ROWS).to_dict("records"):
         name, ends = row["annotator"], (row["care_low"], row["care_high"])
@@ -569,11 +584,13 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     return dot_figure("Reliability", [panel], rest, legend(_MARKS[1:]))
 
 
-def _ordered(people: pd.DataFrame, votes: str) -> pd.DataFrame:
+def _sort_by_votes(people: pd.DataFrame, votes: str) -> pd.DataFrame:
+    """Sort annotators by a number of votes."""
     return people.sort_values([votes, "annotator"], ascending=[False, True])
 
 
-def _person(row: Json, least: int) -> DotRow:
+def _draw_person(row: Json, least: int) -> DotRow:
+    """Draw the estimate and the shrunken estimate of one annotator."""
     name, n_votes = row["annotator"], row["n_informative"]
     style = _FEW if n_votes < least else _ESTIMATED
     style = _FLAGGED if row["flag"] else style
@@ -583,7 +600,7 @@ def _person(row: Json, least: int) -> DotRow:
     return DotRow(name, (own, shrunken), f"{n_votes:,}")
 
 
-def _limits(people: pd.DataFrame) -> Limits:
+def _find_limits(people: pd.DataFrame) -> Limits:
     """Return an axis around zero that contains most estimates but not the far ends of a few wide intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
     values = np.abs(values[np.isfinite(values)])

@@ -138,7 +138,7 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
     tilts = {arm: found for arm in suite.arms if (found := suite.difference(arm, REFERENCE, key))}
     target = PLACEBO if PLACEBO in tilts else REFERENCE
     learning = [arm for arm in tilts if suite.of(arm)[0].bias.parts]
-    pairs = [(arm, target) for arm in (*learning, DPO)] + [(arm, DPO) for arm in learning]
+    pairs = [(arm, target) for arm in (DPO, *learning)] + [(arm, DPO) for arm in learning]
     pairs += [(PLACEBO, REFERENCE)] if target == PLACEBO else []
     differences = {pair: found for pair in pairs if (found := suite.difference(*pair, key))}
     measured = [run.readouts.tilt[name] for run in suite.runs if name in run.readouts.tilt]
@@ -228,23 +228,18 @@ def bias_verdicts(suite: MeasuredRuns) -> list[str]:
 
 def bias_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return the checks as sentences: tilts, paired differences, remedies, and commands."""
-    findings = [finding for check in check_bias(suite) for finding in _bias_findings(suite, check)]
-    return [*findings, *_length_finding(suite)]
+    return [*(_bias_finding(suite, check) for check in check_bias(suite)), *_length_finding(suite)]
 
 
-def _bias_findings(suite: MeasuredRuns, check: BiasCheck) -> list[Finding]:
-    if not check.arms:
-        return [
-            Finding(
-                check.title, _sentence("tilts", check=check, title="", left=None, minus_dpo=None), []
-            )
-        ]
-    findings = []
+def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
+    """Return DPO's tilt, the tilt of each BA-DPO arm, and the commands of each problem once."""
+    sentences: list[tuple[str, str]] = []
     for arm, found in check.arms.items():
         run = suite.of(arm)[0]
         left, minus_dpo = check.differences[arm, check.target], check.differences.get((arm, DPO))
-        text = _sentence("tilts", check=check, title=run.title, left=left, minus_dpo=minus_dpo)
-        sentences = []
+        sentences.append(
+            ("", _sentence("tilt", check=check, title=run.title, left=left, minus_dpo=minus_dpo))
+        )
         if check.kind == "swap" and check.excess:
             sentences.append(("", _verdict(suite, check, arm)))
         if found.outcome in ("nothing to remove", "added"):
@@ -254,8 +249,7 @@ def _bias_findings(suite: MeasuredRuns, check: BiasCheck) -> list[Finding]:
             sentences.append(("What to do", _next_step(suite, check, run)))
         if check.target == REFERENCE and found.share is not None:
             sentences.append(("Placebo", _sentence("no_placebo", command=suite.compare_command())))
-        findings.append(Finding(check.title, text, sentences))
-    return findings
+    return Finding(check.title, _sentence("excess", check=check), list(dict.fromkeys(sentences)))
 
 
 def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
@@ -346,11 +340,11 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
     ]
 
 
-def tilt_table(check: BiasCheck) -> list[list[str]]:
+def tilt_table(suite: MeasuredRuns, check: BiasCheck) -> list[list[str]]:
     """Return table rows with the tilt of each arm and the paired differences, each with its interval."""
-    rows = [(arm_label(arm), found) for arm, found in check.tilts.items() if arm != REFERENCE]
+    rows = [(suite.name_of(arm), found) for arm, found in check.tilts.items() if arm != REFERENCE]
     rows += [
-        (f"{arm_label(arm)} minus {arm_label(other)}", found)
+        (f"{suite.name_of(arm)} minus {suite.name_of(other)}", found)
         for (arm, other), found in check.differences.items()
         if other != REFERENCE
     ]

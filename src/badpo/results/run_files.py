@@ -365,6 +365,11 @@ class MeasuredRuns:
         """Whether the annotators' biases were planted, so that the true theta is known."""
         return any(t.planted_level is not None for run in self.runs for t in run.readouts.theta.values())
 
+    def name_of(self, arm: str) -> str:
+        """Return the short name of an arm for a table or a chart; several BA-DPO arms are named by their variants."""
+        is_only_one = {run.arm for run in self.runs if run.bias.parts} == {arm}
+        return "BA-DPO" if is_only_one else arm_label(arm)
+
     def of(self, arm: str) -> tuple[Run, ...]:
         """Return the runs of one arm, sorted by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
@@ -397,7 +402,7 @@ class MeasuredRuns:
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
-                found.setdefault(one["prompt"], []).append((arm_label(arm), one["answer"]))
+                found.setdefault(one["prompt"], []).append((self.name_of(arm), one["answer"]))
         return [(prompt, told) for prompt, told in found.items() if len(told) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
@@ -458,7 +463,9 @@ class MeasuredRuns:
             if "dataset_name" in run.config and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
                 own = (
-                    ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO_OBJECTIVE]
+                    ["--compare"]
+                    if run.is_named_after_arm
+                    else ["--bias", "none", "--compare", PLACEBO_OBJECTIVE]
                 )
                 return run.train_command(*own)
         return ""

@@ -73,12 +73,13 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
 class Quantity:
     """A quantity that DPO may change: the rate of an attribute, or an amount such as the length of answers.
 
-    ``symbol`` is the notation of the quantity, ``place`` its path in the readouts, and ``places`` its number of decimal
-    places, which is enough for the differences between the arms.
+    ``symbol`` is the notation of the quantity and ``noun`` its name in a sentence. ``place`` is its path in the
+    readouts. ``places`` is its number of decimal places, which shows the differences between the arms.
     """
 
     attribute: str
     symbol: str
+    noun: str
     place: tuple[str, ...]
     is_rate: bool
     places: int
@@ -98,30 +99,41 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     for name, label in labels.items():
         is_rate = not is_continuous(configs[name])
         symbol = f"p({label})" if is_rate else f"mean {label}"
-        found.append(_quantity(suite, name, symbol, ("best_rates", name), is_rate))
+        noun = f"rate {symbol}" if is_rate else f"mean of {label}"
+        found.append(_quantity(suite, name, symbol, noun, ("best_rates", name), is_rate))
     if name := next(filter(suite.is_length, labels), ""):
-        found.append(_quantity(suite, name, "mean tokens", ("tokens",), False))
+        found.append(_quantity(suite, name, "mean tokens", "mean number of tokens", ("tokens",), False))
     return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
 
 
 def _quantity(
-    suite: MeasuredRuns, name: str, symbol: str, place: tuple[str, ...], is_rate: bool
+    suite: MeasuredRuns, name: str, symbol: str, noun: str, place: tuple[str, ...], is_rate: bool
 ) -> Quantity:
     """Return a quantity whose decimal places show how far the farthest arm is from the first one."""
     known = [found.value for arm in suite.arms if (found := suite.estimate(arm, *place))]
     distances = [value - known[0] for value in known]
-    return Quantity(name, symbol, place, is_rate, decimal_places(distances, least=2 if is_rate else 1))
+    return Quantity(
+        name, symbol, noun, place, is_rate, decimal_places(distances, least=2 if is_rate else 1)
+    )
 
 
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return one finding for each measured quantity.
+    """Return one finding for each measured quantity: DPO's shift from the reference, and the share each arm removed.
 
-    If the tilt of a placebo was measured, the finding only lists the values, because the placebo and not the reference
-    is the standard of comparison.
+    If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
+    values. Beside a placebo, the reference is not the standard of comparison.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
-    finding = _values_finding if has_placebo else _quantity_finding
-    return [finding(suite, quantity) for quantity in quantities(suite)]
+    return [
+        _values_finding(suite, quantity)
+        if has_placebo or suite.moved(*quantity.place) is None
+        else _shift_finding(suite, quantity)
+        for quantity in quantities(suite)
+    ]
+
+
+def _title(quantity: Quantity) -> str:
+    return f"Answers: {quantity.symbol}"
 
 
 def _values_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
@@ -133,11 +145,7 @@ def _values_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
     return Finding(_title(quantity), _sentence("values", quantity=quantity, entries=entries), [])
 
 
-def _title(quantity: Quantity) -> str:
-    return f"Answers: {quantity.symbol}"
-
-
-def _quantity_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
+def _shift_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
     found = {arm: one for arm in suite.arms if (one := suite.estimate(arm, *quantity.place))}
     gaps = {arm: suite.estimate(arm, "heldout", quantity.attribute) for arm in suite.arms}
     reference, dpo, shifted = found.get(REFERENCE), found.get(DPO), suite.moved(*quantity.place)

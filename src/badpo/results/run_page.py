@@ -27,7 +27,6 @@ from badpo.results.formatting import (
     DPO,
     PLACEBO,
     REFERENCE,
-    arm_label,
     decimal,
     interval_text,
     page,
@@ -39,8 +38,12 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.run_findings import anchor_of_run, anchor_sentences, quantities, quantity_findings
 
-TILT_TITLE, RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Tilt", "Attribute rates", "Length and amounts")
-_ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
+TILT_TITLE, RATES_TITLE, AMOUNTS_TITLE = _OPENING = (
+    "Tilt of each policy",
+    "Attribute rates",
+    "Length and amounts",
+)
+_ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3, PLACEBO: 8}
 _sentence = partial(sentence, "run_sentences.jinja")
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
@@ -65,10 +68,10 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
     return page(
         "page",
         name=shown(suite.name),
-        arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
+        arms=[suite.of(arm)[0].title for arm in suite.arms if arm != REFERENCE],
         seeds=suite.seeds,
         labels=[*suite.labels.values()],
-        tilts=[(check, tilt_table(check)) for check in checks],
+        tilts=[(check, tilt_table(suite, check)) for check in checks],
         verdicts=bias_verdicts(suite),
         findings=[*bias_findings(suite), *quantity_findings(suite)],
         anchors=anchor_sentences(suite),
@@ -130,7 +133,7 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
         cells.append([_cell(gap, _signed_three), _cell(kl, _three)])
         if arm == REFERENCE:
             cells = [[*row[:-2], _NOTHING, _NOTHING] for row in cells]
-        rows.append((arm_label(arm), cells))
+        rows.append((suite.name_of(arm), cells))
     last = _with_n(suite, "gap", *of_gap), _with_n(suite, "KL", "kl")
     return [*groups, ("all attributes", last)], rows
 
@@ -203,7 +206,7 @@ def _arm_panel(
     rows = []
     for arm in suite.arms if arms is None else arms:
         if found := suite.estimate(arm, *place):
-            ends, name = (found.interval.low, found.interval.high), arm_label(arm)
+            ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
             several = found.values if len(found.values) > 1 else ()
             n = suite.count(*place, arm=arm)
             mark = Mark(found.value, name, style_of(suite, arm), *ends, several, n)
@@ -248,13 +251,15 @@ def _tilt_panel(suite: MeasuredRuns, check: BiasCheck) -> DotPanel:
     """Return a panel with the tilt of every trained arm; the dashed line is the tilt of the target."""
     rows = []
     for arm, found in check.tilts.items():
-        ends, name = (found.interval.low, found.interval.high), arm_label(arm)
+        ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
         several = found.values if len(found.values) > 1 else ()
         n = suite.count("tilt", check.name, arm=arm) if check.kind == "tilt" else ""
         rows.append(DotRow(name, (Mark(found.value, name, style_of(suite, arm), *ends, several, n),)))
     target = check.tilts.get(check.target)
     level = Level(target.value if target else 0.0, check.target_label)
-    return DotPanel(check.title, rows, f"{check.title} by arm", "log-odds", level, number=check.number)
+    n = suite.count("tilt", check.name)
+    axis = f"log-odds (n = {n} prompts)" if n and check.kind == "tilt" else "log-odds"
+    return DotPanel(check.title, rows, f"{check.title} by arm", axis, level, number=check.number)
 
 
 def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
@@ -289,7 +294,7 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
 def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     panels = []
     for name, title in suite.labels.items():
-        level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "coin")
+        level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "chance")
         what = title, "share of votes predicted", level, ("votes", name, "all")
         panels.append(_arm_panel(suite, *what, number=_three))
     ceiling = (
@@ -305,7 +310,7 @@ def theta_figure(suite: MeasuredRuns) -> Figure | None:
     arms = dict.fromkeys(r.arm for r in runs if not is_about_single_people(r.learned_annotators))
     for name, title in suite.labels.items():
         planted = _level(suite, "planted mean", "theta", name, "planted_level")
-        level = planted or _level(suite, "offline estimate", "theta", name, "offline")
+        level = planted or _level(suite, "log-odds of the votes", "theta", name, "offline")
         what = title, "mean theta, log-odds", level, ("theta", name, "level")
         panels.append(_arm_panel(suite, *what, arms=arms))
     note = _interval_note(suite) if len(suite.seeds) > 1 else ""
