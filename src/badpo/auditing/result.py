@@ -144,13 +144,13 @@ class AuditResult:
         A notebook displays the returned picture; ``path`` names an SVG file to write. The method raises `ConfigError`
         if so few people voted that the report withholds every attribute.
         """
-        from badpo.results.audit_page import lean_figure, shareable
+        from badpo.results.audit_page import draw_bias_figure, shareable
 
         is_path = isinstance(path, str | os.PathLike)
         if path is not None and not (is_path and Path(path).suffix.lower() == ".svg"):
             remedy = "write plot('bias.svg'), which draws every attribute"
             raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {remedy}")
-        figure = lean_figure(shareable(self.summary))
+        figure = draw_bias_figure(shareable(self.summary))
         if figure is None:
             few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of them"
             raise ConfigError(f"there is no shareable chart: {few}; the figures are in .pool")

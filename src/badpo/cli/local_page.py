@@ -249,7 +249,7 @@ class OpenedTable:
         from badpo.auditing.impact import choose_example_pairs
         from badpo.auditing.pool_bias import plain, pool_attributes
         from badpo.results.audit_findings import attribute_findings, pair_sentences
-        from badpo.results.audit_page import lean_figure
+        from badpo.results.audit_page import draw_bias_figure
 
         flags = [word for text in self.attributes(choices) for word in ("--attribute", text)]
         words = ["badpo", "audit", as_argument(self.path), *flags, *convert_to_flags(choices.reading)]
@@ -276,7 +276,7 @@ class OpenedTable:
             "examples": pair_sentences(summary, choose_example_pairs(judgments)),
             "left_out": [problem.what for problem in left_out],
             "verdicts": attribute_findings(summary),
-            "leans": lean_figure(summary),
+            "leans": draw_bias_figure(summary),
         }
 
     def report(self, choices: Choices) -> str:
