@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+# Parameters of an objective by name.
+Settings = Mapping[str, float | str]
+
 
 @dataclass(frozen=True)
 class Arm:
-    """What distinguishes one training condition from another.
+    """Settings that distinguish one training condition from another.
 
     Attributes
     ----------
@@ -42,7 +45,7 @@ class Arm:
     declared: Literal["all", "first", "length_tokens"] = "all"
     gold: tuple[str, ...] = ()
     objective: str = "votes"
-    settings: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    settings: Settings = field(default_factory=dict, hash=False)
     fixed: float = 0.0
 
 

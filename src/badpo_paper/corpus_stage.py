@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from badpo.data.attributes import Attribute, plain_text
 from badpo.data.files import Json
@@ -58,13 +59,16 @@ class CorpusStage(Stage):
         """
         return resign(majority_responses(self.train), seed=0) if self.corpus.kind == "signed" else None
 
-    def kept_reference(self) -> Path | None:
-        """Folder of the trained reference, or None. A reference with other votes or settings raises an error."""
+    def find_reference(self) -> Path | None:
+        """Find the folder of the trained reference; None if it was not trained.
+
+        A reference with other votes or settings raises an error.
+        """
         return kept_reference(self.reference, self.train, self.reference.arguments(), self.responses)
 
 
 def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """Stage of a corpus before its reference is trained. The function writes no files.
+    """Prepare the stage of a corpus before its reference is trained. The function writes no files.
 
     Raises
     ------
@@ -73,8 +77,8 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
     """
     dataset, keys = scale.dataset(corpus, data), scale.keys[corpus.model]
     train, held_out = dataset.split()
-    trained_on = set(map(plain_text, train.comparisons["prompt"]))
-    require_unseen(dataset.prompts, trained_on, "evaluation prompts")
+    training_prompts = set(map(plain_text, train.comparisons["prompt"]))
+    require_unseen(dataset.prompts, training_prompts, "evaluation prompts")
     batch = keys["per_device_train_batch_size"] * keys.get("gradient_accumulation_steps", 1)
     shared = {
         "model_name_or_path": str(folder / "start"),
@@ -87,10 +91,10 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
         "reference": {"max_steps": train.n_comparisons // batch, **keys["reference"]},
     }
     start = str(folder / "reference" / "model")
-    of_run = {name: value for name, value in shared.items() if name != "reference"}
-    of_run["model_name_or_path"] = start
+    run_keys = {name: value for name, value in shared.items() if name != "reference"}
+    run_keys["model_name_or_path"] = start
     return CorpusStage(
-        read_recipe(overrides=of_run),
+        read_recipe(overrides=run_keys),
         train,
         held_out,
         start,
@@ -101,7 +105,7 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
         folder=folder,
         data=data,
         dataset=dataset,
-        keys=of_run,
+        keys=run_keys,
         reference=read_recipe(overrides=shared),
     )
 
@@ -109,29 +113,31 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
 def open_stage(
     corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
 ) -> CorpusStage:
-    """Stage of a corpus. The function trains the reference if ``folder`` does not contain the reference."""
+    """Prepare the stage of a corpus, and train the reference if ``folder`` does not contain it."""
     stage = prepare_stage(corpus, scale, data, folder)
-    is_kept = stage.kept_reference() is not None
-    if not is_kept:
+    has_reference = stage.find_reference() is not None
+    if not has_reference:
         if corpus.model in scale.shapes:
             with whole_folder(folder / "start") as unfinished:
                 for part in build_start(stage.dataset.texts, **scale.shapes[corpus.model]):
                     part.save_pretrained(unfinished)
-        args, told = stage.reference.arguments(), [Ticker("reference", progress)]
-        load_policy(stage.reference, stage.train, args, stage.responses, told)
+        args, callbacks = stage.reference.arguments(), [Ticker("reference", progress)]
+        load_policy(stage.reference, stage.train, args, stage.responses, callbacks)
     # The votes are written after the reference, so that a model that cannot be loaded leaves no files.
-    if not (is_kept and (folder / "votes.parquet").exists()):
+    if not (has_reference and (folder / "votes.parquet").exists()):
         stage.dataset.judgments.to_parquet(folder / "votes.parquet")
     return stage
 
 
-def declared(judgments: Judgments, name: str) -> Judgments:
-    """Judgments with the named attribute only. An empty name keeps all attributes."""
+def select_attribute(judgments: Judgments, name: str) -> Judgments:
+    """Select the judgments with only the named attribute. An empty name keeps all attributes."""
     if not name:
         return judgments
-    place = judgments.attribute_names.index(name)
-    one = judgments.attributes[place : place + 1]
-    return replace(judgments, attributes=one, delta=judgments.delta[:, place : place + 1])
+    column = judgments.attribute_names.index(name)
+    selected = slice(column, column + 1)
+    return replace(
+        judgments, attributes=judgments.attributes[selected], delta=judgments.delta[:, selected]
+    )
 
 
 # Mean tokens of the answers of the paper's reference (Table `tab:multipref`).
@@ -143,11 +149,13 @@ IN_RECIPE = {"bias", "warm_start", "gold"}
 
 
 def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
-    """Recipe of a condition at a seed: the stage's keys, the arm's bias term and the condition's overrides."""
+    """Make the recipe of a condition at a seed: the stage's keys, the arm's bias term and the condition's overrides."""
     changed = dict(condition.overrides)
     keys = {
         **stage.keys,
-        "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],
+        "attributes": [
+            dict(a.config) for a in select_attribute(stage.train, condition.declared).attributes
+        ],
         "bias": {
             **stage.keys["bias"],
             **({"fit": changed.pop("bias_fit")} if "bias_fit" in changed else {}),
@@ -166,36 +174,36 @@ def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStag
 
 
 def add_checkpoints(recipe: Recipe) -> Recipe:
-    """The recipe with four checkpoints, evenly spaced over the training steps."""
+    """Add four checkpoints to a recipe, evenly spaced over the training steps."""
     steps = {"save_steps": max(1, recipe.training["max_steps"] // 4)}
     return replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
 
 
-def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
-    """Judgments, bias term and facts of a run that its recipe does not contain."""
+def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
+    """Prepare the judgments, the bias term and the facts of a run that its recipe does not contain."""
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
     votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
-    seen = select_arm_judgments(
-        arm, declared(votes, condition.declared), args.seed, stage.tokenizer, *limits
+    judgments = select_arm_judgments(
+        arm, select_attribute(votes, condition.declared), args.seed, stage.tokenizer, *limits
     )
-    return Prepared(seen, make_arm_bias(arm, seen), facts=collect_method_facts(arm))
+    return Prepared(judgments, make_arm_bias(arm, judgments), facts=collect_method_facts(arm))
 
 
 def collect_method_facts(arm: Arm) -> Json:
-    """Settings of an arm that its recipe and votes do not contain and that differ from the defaults."""
+    """Collect the settings of an arm that its recipe and votes do not contain and that differ from the defaults."""
     # a recipe cannot name the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
-    usual = asdict(Arm(bias=None))
+    defaults = asdict(Arm(bias=None))
     return {
         name: value
         for name, value in asdict(arm).items()
-        if name not in in_recipe and value != usual[name]
+        if name not in in_recipe and value != defaults[name]
     }
 
 
 def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
-    """Arm with the settings that depend on the stage.
+    """Adjust an arm to a stage.
 
     A penalty per token is multiplied, so that it has the paper's effect on this scale's shorter answers. The placebo
     of votes of people gets the objective that cancels their bias.
@@ -208,7 +216,7 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
 
 
 def compute_penalty_factor(stage: CorpusStage) -> float:
-    """Mean tokens of the paper's reference, divided by the mean tokens of this reference's training responses."""
+    """Divide the mean tokens of the paper's reference by the mean tokens of this reference's training responses."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
     pairs = encode_responses(prompts, majority_responses(stage.train), stage.tokenizer, "paper", *limits)
@@ -222,13 +230,13 @@ def select_arm_judgments(
     arm: Arm,
     judgments: Judgments,
     seed: int,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> Judgments:
-    """Training judgments of an arm, with its declared attributes and its annotator ids."""
+    """Select the training judgments of an arm, with its declared attributes and its annotator ids."""
     if arm.declared == "first":
-        judgments = declared(judgments, judgments.attribute_names[0])
+        judgments = select_attribute(judgments, judgments.attribute_names[0])
     if arm.declared == "length_tokens":
         length = make_token_attribute(tokenizer, max_length, max_prompt_length)
         judgments = judgments.with_attributes([length])
@@ -239,7 +247,7 @@ def select_arm_judgments(
 
 
 def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
-    """Bias term of an arm with a fixed part of theta. If None, the trainer builds the arm's variant."""
+    """Make the bias term of an arm with a fixed part of theta. If None, the trainer builds the arm's variant."""
     if not arm.fixed:
         return None
     return BiasTerm(
@@ -250,8 +258,13 @@ def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
     )
 
 
-def make_token_attribute(tokenizer, max_length: int | None, max_prompt_length: int | None) -> Attribute:
-    """Number of tokens of a response in training: truncated by the paper's encoding, with the end-of-text token."""
+def make_token_attribute(
+    tokenizer: PreTrainedTokenizerBase, max_length: int | None, max_prompt_length: int | None
+) -> Attribute:
+    """Make an attribute with the number of tokens of a response in training.
+
+    The response is truncated by the paper's encoding, and the end-of-text token counts.
+    """
     limits = {"max_length": max_length, "max_prompt_length": max_prompt_length}
 
     def measure(prompt: str, response: str) -> float:

@@ -7,7 +7,7 @@ held-out votes under each policy.
 
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
@@ -42,12 +43,14 @@ from badpo.runs.run import (
 )
 from badpo.theory import Floats, Ints
 from badpo.training.recipe import Recipe
-from badpo_paper.arms import Arm
+from badpo_paper.arms import Arm, Settings
 from badpo_paper.corpus_stage import CorpusStage, add_checkpoints
 from badpo_paper.run_readouts import measure_run
 
-RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
-SMALLEST_PROBABILITY = 1e-6  # lower bound, so that every type keeps a positive probability
+# Number of random starts and maximum number of iterations of k-means.
+N_STARTS, MAX_ITERATIONS = 50, 300
+# Lower bound of the probability of a type.
+MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
 # Trains a policy. Arguments: judgments, weight of each annotator, share of the full number of steps, run folder.
@@ -67,25 +70,25 @@ class AnnotatorWeights(VoteWeights):
     """
 
     def __init__(self, weight: ArrayLike, annotator: ArrayLike):
-        given = torch.tensor(np.asarray(weight, float))
-        self._weight = given / given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
+        weights = torch.tensor(np.asarray(weight, float))
+        self._weight = weights / weights[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Weight of each vote (relative annotator weight times vote weight), and the sum of the vote weights."""
-        own = step.vote_weight.double()
-        return self._weight[step.annotator] * own, own.sum()
+        """Return the relative annotator weight times the vote weight of each vote, and the sum of the vote weights."""
+        vote_weight = step.vote_weight.double()
+        return self._weight[step.annotator] * vote_weight, vote_weight.sum()
 
 
 # -- initial types of the annotators ----------------------------------------------------------------------------------
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Signs of the votes, shape (n_comparisons, n_annotators). An annotator's first vote on a comparison counts."""
+    """Make a table of the signs of the votes, shape (n_comparisons, n_annotators); repeated votes are left out."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
-    places = (votes["comparison"], votes["annotator"])
-    return csr_array((votes["sign"].to_numpy(float), places), shape=shape)
+    cells = (votes["comparison"], votes["annotator"])
+    return csr_array((votes["sign"].to_numpy(float), cells), shape=shape)
 
 
 def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
@@ -98,38 +101,40 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
     is returned.
     """
     n_annotators = table.shape[1]
-    others = 1.0 - np.eye(n_annotators)
-    products, counts = ((one.T @ one).toarray() * others for one in (table, abs(table)))
-    shared = counts > 0
-    means = np.divide(products, counts, out=np.zeros_like(products), where=shared)
-    centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
+    off_diagonal = 1.0 - np.eye(n_annotators)
+    products, counts = ((signs.T @ signs).toarray() * off_diagonal for signs in (table, abs(table)))
+    is_shared = counts > 0
+    means = np.divide(products, counts, out=np.zeros_like(products), where=is_shared)
+    centered = np.where(is_shared, means - (means[is_shared].mean() if is_shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
-    places = vectors[:, leading] * values[leading]
+    coordinates = vectors[:, leading] * values[leading]
     best, least, rng = np.zeros(n_annotators, dtype=int), np.inf, np.random.default_rng(seed)
-    for _ in range(RESTARTS):
-        start = places[rng.choice(n_annotators, n_types, replace=False)]
+    for _ in range(N_STARTS):
+        start = coordinates[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
             # scipy warns about an empty cluster and keeps its center
             warnings.simplefilter("ignore")
-            centers, label = kmeans2(places, start, iter=MOST_ITERATIONS, minit="matrix")
-        spread = float(((places - centers[label]) ** 2).sum())
-        if spread < least - 1e-12:
-            best, least = label, spread
-    return pd.factorize(best)[0]
+            centers, label = kmeans2(coordinates, start, iter=MAX_ITERATIONS, minit="matrix")
+        sum_of_squares = float(((coordinates - centers[label]) ** 2).sum())
+        if sum_of_squares < least - 1e-12:
+            best, least = label, sum_of_squares
+    types: Ints = pd.factorize(best)[0]
+    return types
 
 
 # -- the E-step and the mixture ---------------------------------------------------------------------------------------
 
 
-def _sides(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Margin under each type's policy, multiplied by the sign of the vote; shape (n_votes, n_types)."""
+def _vote_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
+    """Margin of the chosen response under each type's policy; shape (n_votes, n_types)."""
     votes = judgments.votes
-    return votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
+    vote_margins: Floats = votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
+    return vote_margins
 
 
 def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
-    r"""E-step: posterior probability of each type for each annotator, from the likelihood of the annotator's votes.
+    r"""Estimate the posterior probability of each type for each annotator from the likelihood of the votes (E-step).
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
 
@@ -140,16 +145,17 @@ def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: Arra
     ----------
     Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
     """
-    log_votes = -np.logaddexp(0.0, -_sides(margins, judgments))
+    log_votes = -np.logaddexp(0.0, -_vote_margins(margins, judgments))
     log_likelihood = np.zeros((judgments.n_annotators, log_votes.shape[1]))
     np.add.at(log_likelihood, judgments.votes["annotator"], log_votes)
-    log_share = np.log(np.maximum(share, SMALLEST_PROBABILITY))
-    gamma = np.maximum(np.exp(log_softmax(log_share + log_likelihood, axis=1)), SMALLEST_PROBABILITY)
-    return gamma / gamma.sum(axis=1, keepdims=True)
+    log_share = np.log(np.maximum(share, MIN_PROBABILITY))
+    gamma = np.maximum(np.exp(log_softmax(log_share + log_likelihood, axis=1)), MIN_PROBABILITY)
+    probabilities: Floats = gamma / gamma.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def solve_minmax(log_ratios: ArrayLike) -> Floats:
-    r"""Weights of the mixture of type policies that minimizes the largest regret of any type.
+    r"""Find the weights of the mixture of type policies that minimizes the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
         L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
@@ -174,35 +180,39 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     # scaled, so that the solver's absolute tolerances do not depend on the size of the regrets
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
-    eye, column = np.eye(n), np.ones((n, 1))
+    identity, column = np.eye(n), np.ones((n, 1))
     # unknowns of the linear program: the nonnegative weights, and the objective as the last unknown
-    small, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
+    objective, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
     # first program: minimize the largest regret
-    least = linprog(small, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
+    least = linprog(objective, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
     # second program: among the solutions with this regret, minimize the largest distance of a weight from 1 / n
-    within = np.block([[regrets, 0.0 * column], [eye, -column], [-eye, -column]])
+    constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
-    weights = np.clip(linprog(small, within, limits, total, [1.0]).x[:n], 0.0, None)
-    return weights / weights.sum()
+    weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
+    normalized: Floats = weights / weights.sum()
+    return normalized
 
 
 def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
-    r"""Logit of the probability of each vote under its annotator's types; positive if the vote is predicted.
+    r"""Compute the logit of the probability of each vote under its annotator's types.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
     """
-    side = _sides(margins, judgments)
+    vote_margins = _vote_margins(margins, judgments)
     log_gamma = np.log(probabilities[judgments.votes["annotator"]])
-    log_cast, log_other = (
-        np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, other), axis=1) for other in (-side, side)
+    log_vote, log_opposite = (
+        np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, opposite), axis=1)
+        for opposite in (-vote_margins, vote_margins)
     )
-    return log_cast - log_other
+    logits: Floats = log_vote - log_opposite
+    return logits
 
 
-def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
-    """Weighted mean of readouts with the same keys, number by number. The mean is None if one number is None.
+def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
+    """Compute the weighted mean of readouts, which are JSON with the same keys, number by number.
 
-    Standard errors and interval ends have no weighted mean and become None. Lists are mixed entry by entry. Texts and
+    The mean is None if one number is None. Standard errors and interval ends have no weighted mean and become None.
+    Lists are mixed entry by entry. Texts and
     bools are those of the first readouts.
     """
     first = readouts[0]
@@ -210,14 +220,14 @@ def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
         return {
             name: None
             if name.rsplit("_", 1)[-1] in ("se", "low", "high")
-            else mixed([one[name] for one in readouts], weights)
+            else mix_readouts([readout[name] for readout in readouts], weights)
             for name in first
         }
     if isinstance(first, list):
-        return [mixed(entries, weights) for entries in zip(*readouts, strict=True)]
-    if isinstance(first, bool | str) or all(one == first for one in readouts):
+        return [mix_readouts(entries, weights) for entries in zip(*readouts, strict=True)]
+    if isinstance(first, bool | str) or all(readout == first for readout in readouts):
         return first
-    return None if any(one is None for one in readouts) else float(np.dot(weights, readouts))
+    return None if any(readout is None for readout in readouts) else float(np.dot(weights, readouts))
 
 
 # -- the rounds -------------------------------------------------------------------------------------------------------
@@ -225,7 +235,7 @@ def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
 
 def fit_types(
     judgments: Judgments,
-    settings: Mapping[str, Any],
+    settings: Settings,
     seed: int,
     folder: Path,
     train_type: TrainType,
@@ -247,35 +257,36 @@ def fit_types(
     """
     n_types = int(settings["n_types"])
     start = cluster_annotators(make_vote_table(judgments), n_types, seed)
-    probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
+    probabilities = np.clip(np.eye(n_types)[start], MIN_PROBABILITY, 1.0)
     half = split_votes(judgments.votes["annotator"].to_numpy(), seed)
 
-    def trained(prefix: str, seen: Judgments, share: float) -> list[Path]:
+    def train_types_on(votes: Judgments, prefix: str, share: float) -> list[Path]:
         folders = [folder / f"{prefix}{k}" for k in range(n_types)]
-        for weight, of_type in zip(probabilities.T, folders, strict=True):
-            train_type(seen, weight, share, of_type)
+        for weight, type_folder in zip(probabilities.T, folders, strict=True):
+            train_type(votes, weight, share, type_folder)
         return folders
 
     for number in range(int(settings["n_rounds"])):
         file = folder / ROUND_FILE.format(number)
-        if kept := read_json(file):
-            probabilities = np.array(kept["probabilities"])
+        if finished_round := read_json(file):
+            probabilities = np.array(finished_round["probabilities"])
             continue
-        seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
-        folders = trained(f"round{number}-type", seen, float(settings["round_share"]))
-        u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
-        probabilities = estimate_probabilities(u, unseen, probabilities.mean(axis=0))
+        training, held_out = judgments.take(half == number % 2), judgments.take(half != number % 2)
+        folders = train_types_on(training, f"round{number}-type", float(settings["round_share"]))
+        u = np.stack([margins(type_folder, held_out) for type_folder in folders], axis=1)
+        probabilities = estimate_probabilities(u, held_out, probabilities.mean(axis=0))
         write_json(file, {"probabilities": probabilities.tolist()}, private=True)
-        for of_type in folders:
-            shutil.rmtree(of_type)
-    return probabilities, trained("type", judgments, 1.0)
+        for type_folder in folders:
+            shutil.rmtree(type_folder)
+    return probabilities, train_types_on(judgments, "type", 1.0)
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
     """Divide each annotator's votes at random into halves 0 and 1. If the number is odd, half 0 has one vote more."""
     order = np.random.default_rng(seed).permutation(len(annotator))
-    drawn = pd.Series(annotator).iloc[order]
-    return (drawn.groupby(drawn).cumcount() % 2).sort_index().to_numpy()
+    shuffled = pd.Series(annotator).iloc[order]
+    halves: Ints = (shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy()
+    return halves
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -298,33 +309,38 @@ def train_types(
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=method))
-    was_done = is_there(folder, facts)
-    if not was_done:
+    is_finished = is_there(folder, facts)
+    if not is_finished:
         if not (folder / BEGUN).exists():
             # without the begin marker, the round files may belong to another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
 
-    def train_type(judgments: Judgments, weight: Floats, share: float, of_type: Path) -> None:
+    def train_type(judgments: Judgments, weight: Floats, share: float, type_folder: Path) -> None:
         steps = {"max_steps": max(1, round(share * recipe.training["max_steps"]))}
         shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
         objective = AnnotatorWeights(weight, judgments.votes["annotator"])
-        asked = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
-        keep_run(add_checkpoints(shorter), of_type, asked, stage.scale.command, progress)
+        prepared = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
+        keep_run(add_checkpoints(shorter), type_folder, prepared, stage.scale.command, progress)
 
-    def policy(of_type: Path) -> Any:
-        return load_trained(of_type, stage).to(stage.args.device)
+    def load_policy(type_folder: Path) -> PreTrainedModel:
+        return load_trained(type_folder, stage).to(stage.args.device)
 
-    def margins(of_type: Path, judgments: Judgments) -> Floats:
-        return stage.margins(policy(of_type), judgments)
+    def compute_margins(type_folder: Path, judgments: Judgments) -> Floats:
+        return stage.margins(load_policy(type_folder), judgments)
 
-    probabilities, folders = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
-    each = [measure_run(one, stage, seed, BiasTerm.load(one), progress) for one in folders]
-    weights = solve_minmax(_log_ratios(list(map(policy, folders)), stage, seed))
-    u = np.stack([margins(one, stage.judged) for one in folders], axis=1)
+    probabilities, folders = fit_types(
+        stage.train, arm.settings, seed, folder, train_type, compute_margins
+    )
+    type_readouts = [
+        measure_run(type_folder, stage, seed, BiasTerm.load(type_folder), progress)
+        for type_folder in folders
+    ]
+    weights = solve_minmax(_measure_log_ratios(list(map(load_policy, folders)), stage, seed))
+    u = np.stack([compute_margins(type_folder, stage.judged) for type_folder in folders], axis=1)
     n_likeliest = np.bincount(probabilities.argmax(axis=1), minlength=len(folders))
-    readouts = mixed(each, weights) | {
+    readouts: Json = mix_readouts(type_readouts, weights) | {
         "arm": folder.name.rsplit("-s", 1)[0],
         "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
@@ -332,15 +348,16 @@ def train_types(
     # the weighted mean of the policies' differences is not the difference of the mixture
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
-    if not was_done:
+    if not is_finished:
         finish_run(folder, recipe, stage.scale.command, facts)
 
 
-def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:
+def _measure_log_ratios(policies: Sequence[PreTrainedModel], stage: CorpusStage, seed: int) -> Floats:
     """Mean of log pi_i(y_j) / pi_ref(y_j) for all policies i and j. y_j are the answers of policy j to the prompts."""
-    written = [stage.answers(policy, seed) for policy in policies]
-    *own, reference = (
-        [[values.sum(dtype=float) for values in answer_logps(model, each)] for each in written]
+    answers = [stage.answers(policy, seed) for policy in policies]
+    *logps, reference_logps = (
+        [[values.sum(dtype=float) for values in answer_logps(model, batch)] for batch in answers]
         for model in (*policies, stage.model)
     )
-    return np.mean(np.subtract(own, reference), axis=2)
+    ratios: Floats = np.mean(np.subtract(logps, reference_logps), axis=2)
+    return ratios

@@ -1,4 +1,4 @@
-"""Patterns that the paper found, as bounds on the readouts of a suite, and the verdict on each pattern.
+"""Patterns that the paper reports, as bounds on the readouts of a suite, and the verdict on each pattern.
 
 ``patterns.yaml`` has the patterns and explains their bounds. ``docs/reproduce.md`` lists the rules that were added
 after the first runs of `names`, and their effects.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypedDict, get_args
 
 import pandas as pd
 
@@ -23,12 +23,22 @@ from badpo_paper.tables import PanelRuns
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
-# Name of a pattern -> its sentence, place, suites and readings. The file explains its keys.
-PATTERNS: dict[str, Any] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
+
+class PatternEntry(TypedDict):
+    """Entry of a pattern in ``patterns.yaml``, which explains the keys."""
+
+    place: str
+    says: str
+    suites: list[str]
+    reads: dict[str, tuple[str, str]]
+
+
+# Name of a pattern -> entry in the file.
+PATTERNS: dict[str, PatternEntry] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
 
 
 def select_patterns(suite: str) -> list[str]:
-    """Names of the patterns that the tables of a suite show."""
+    """Select the names of the patterns that a suite evaluates."""
     return [name for name, pattern in PATTERNS.items() if suite in pattern["suites"]]
 
 
@@ -50,8 +60,8 @@ class Order:
     of: str = ""
     must_contain: bool = False
 
-    def verdict(self, low: float, high: float) -> Verdict:
-        """Verdict on an interval with the ends ``low`` and ``high``."""
+    def judge(self, low: float, high: float) -> Verdict:
+        """Return the verdict on an interval with the ends ``low`` and ``high``."""
         if self.must_contain:
             return "reproduced" if low <= self.low <= high else "pattern not reproduced"
         if not self.may_be_open:
@@ -60,9 +70,9 @@ class Order:
             return "pattern not reproduced"
         return "reproduced" if self.low <= low and high <= self.high else "undecided"
 
-    def asked(self, places: int) -> str:
-        """The bounds in words."""
-        low, high = signed(self.low, places), signed(self.high, places)
+    def describe(self, decimals: int) -> str:
+        """Describe the bounds in words."""
+        low, high = signed(self.low, decimals), signed(self.high, decimals)
         if self.must_contain:
             return f"an interval that contains {low}"
         if self.high == inf:
@@ -85,9 +95,9 @@ def parse_order(text: str) -> Order:
     >>> parse_order("within 0.1 of 0.5") == Order(0.4, 0.6, may_be_open=True)
     True
     """
-    words, _, of = text.partition(" times ")
-    numbers = [float(word) for word in words.split() if word.lstrip("-")[0].isdigit()]
-    match words.split():
+    bounds, _, of = text.partition(" times ")
+    numbers = [float(word) for word in bounds.split() if word.lstrip("-")[0].isdigit()]
+    match bounds.split():
         case ["above", _]:
             return Order(low=numbers[0], of=of)
         case ["below", _]:
@@ -115,43 +125,51 @@ class Check(NamedTuple):
     is_begun: bool
 
 
-def read(found: PanelRuns, source: str) -> tuple[pd.Series, str]:
-    """Value of a source at each planned seed (NaN if missing), and the reason if the value is not defined.
+class Reading(NamedTuple):
+    """Value of a source at each planned seed (NaN if missing), and the reason if the value is not defined."""
+
+    values: pd.Series
+    reason: str
+
+
+def read_source(runs: PanelRuns, source: str) -> Reading:
+    """Read a source of a pattern.
 
     A source consists of a condition and a column's source (`badpo_paper.suites.Columns`), for example ``pooled
     tokens.mean``. A removed share refers to DPO's shift, or to the shift of a condition that is named at the end. Two
     sources separated by " - " are subtracted seed by seed.
     """
-    one, _, other = source.partition(" - ")
-    if other:
-        (values, reason), (others, other_reason) = read(found, one), read(found, other)
-        both = pd.concat([values, others], axis=1, join="inner")
-        return both[0] - both[1], reason or other_reason
+    first, _, second = source.partition(" - ")
+    if second:
+        minuend, subtrahend = read_source(runs, first), read_source(runs, second)
+        both = pd.concat([minuend.values, subtrahend.values], axis=1, join="inner")
+        return Reading(both[0] - both[1], minuend.reason or subtrahend.reason)
     condition, column, against = (*source.split(), "dpo")[:3]
-    planned, reason = found.planned(condition), ""
+    seeds, reason = runs.planned_seeds(condition), ""
     if column.startswith("removed:"):
-        planned = tuple(seed for seed in planned if seed in found.planned(against))
-        reason = found.explain_missing_share(against, column)
-    values = found.values(condition, column, against)
-    return pd.Series(values, dtype=float).reindex(planned), reason
+        seeds = tuple(seed for seed in seeds if seed in runs.planned_seeds(against))
+        reason = runs.explain_missing_share(against, column)
+    values = runs.values(condition, column, against)
+    return Reading(pd.Series(values, dtype=float).reindex(seeds), reason)
 
 
-def check(name: str, values: pd.Series, order: Order, places: int = 3, reason: str = "") -> Check:
-    """Check a reading. The verdict is "not measured" if a planned seed is missing or a reason is given."""
-    known = values.dropna().to_numpy()
-    if reason:
-        return Check(f"{name}: {reason}", "not measured", True)
-    if not len(known) or len(known) < len(values):
-        seeds = f"{len(known)} of {len(values)} seeds"
-        return Check(f"{name}: not measured, {seeds}", "not measured", len(known) > 0)
-    low = high = estimate = known[0]
-    ends = "one seed, no interval"
-    if len(known) > 1:
-        found = t_interval(known)
-        estimate, low, high = found.estimate, found.low, found.high
-        ends = f"95 % CI {signed(low, places)} to {signed(high, places)}, {len(known)} seeds"
-    told = f"{name}: {signed(estimate, places)} ({ends}; required: {order.asked(places)})"
-    return Check(told, order.verdict(low, high), True)
+def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3) -> Check:
+    """Check a reading. The verdict is "not measured" if a planned seed is missing or the value is not defined."""
+    measured = reading.values.dropna().to_numpy()
+    if reading.reason:
+        return Check(f"{label}: {reading.reason}", "not measured", True)
+    if not len(measured) or len(measured) < len(reading.values):
+        figure = f"{label}: not measured, {len(measured)} of {len(reading.values)} seeds"
+        return Check(figure, "not measured", len(measured) > 0)
+    low = high = estimate = measured[0]
+    spread = "one seed, no interval"
+    if len(measured) > 1:
+        interval = t_interval(measured)
+        estimate, low, high = interval.estimate, interval.low, interval.high
+        spread = f"95 % CI {signed(low, decimals)} to {signed(high, decimals)}, {len(measured)} seeds"
+    requirement = order.describe(decimals)
+    figure = f"{label}: {signed(estimate, decimals)} ({spread}; required: {requirement})"
+    return Check(figure, order.judge(low, high), True)
 
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
@@ -159,7 +177,7 @@ def check(name: str, values: pd.Series, order: Order, places: int = 3, reason: s
 # Values that replace a field of a label and of a source. Each value gives one reading.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
 # Beginning of a column's source -> number of decimals. Other columns have three decimals.
-PLACES = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
+DECIMALS = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
 
 
 @dataclass(frozen=True)
@@ -178,42 +196,43 @@ class Pattern:
         return {"reproduced": True, "pattern not reproduced": False}.get(self.verdict)
 
 
-def evaluate_pattern(name: str, found: PanelRuns) -> Pattern:
-    """Evaluate one pattern on the runs of a panel."""
-    asked = PATTERNS[name]
+def evaluate_pattern(name: str, runs: PanelRuns) -> Pattern:
+    """Evaluate a pattern on the runs of a panel."""
+    entry = PATTERNS[name]
     checks = [
-        one
-        for label, (source, order) in asked["reads"].items()
-        for one in _checks(found, label, source, order)
+        check
+        for label, (source, order) in entry["reads"].items()
+        for check in _check_readings(runs, label, source, order)
     ]
-    verdict = min((one.verdict for one in checks), key=VERDICTS.index)
-    figures = tuple(one.figure for one in checks)
-    return Pattern(asked["says"], asked["place"], verdict, figures, any(one.is_begun for one in checks))
+    verdict = min((check.verdict for check in checks), key=VERDICTS.index)
+    figures = tuple(check.figure for check in checks)
+    is_begun = any(check.is_begun for check in checks)
+    return Pattern(entry["says"], entry["place"], verdict, figures, is_begun)
 
 
-def _checks(found: PanelRuns, label: str, source: str, asked: str) -> Iterator[Check]:
+def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -> Iterator[Check]:
     """Check the readings of a label and a source for all values of their fields."""
-    order, column = parse_order(asked), source.split()[1]
-    places = next((n for start, n in PLACES.items() if column.startswith(start)), 3)
-    unit = read(found, order.of)[0] if order.of else None
+    order, column = parse_order(order_text), source.split()[1]
+    decimals = next((n for start, n in DECIMALS.items() if column.startswith(start)), 3)
+    unit = read_source(runs, order.of).values if order.of else None
     if unit is not None:
         order = replace(order, low=order.low * unit.mean(), high=order.high * unit.mean())
     fields = [field for field in EACH if f"{{{field}}}" in label]
-    for values in product(*map(EACH.__getitem__, fields)):
-        given = dict(zip(fields, values, strict=True))
-        reading, reason = read(found, source.format(**given))
+    for combination in product(*map(EACH.__getitem__, fields)):
+        field_values = dict(zip(fields, combination, strict=True))
+        values, reason = read_source(runs, source.format(**field_values))
         if unit is not None:  # a seed without the unit is not measured
-            reading = reading.where(unit.reindex(reading.index).notna())
-        yield check(label.format(**given), reading, order, places, reason)
+            values = values.where(unit.reindex(values.index).notna())
+        yield check_reading(label.format(**field_values), Reading(values, reason), order, decimals)
 
 
 def evaluate_patterns(names: Iterable[str], panels: Sequence[PanelRuns]) -> list[Pattern]:
     """Evaluate every pattern on every panel with some of its runs, or on the first panel if no panel has runs."""
-    results = []
+    patterns = []
     for name in names:
-        each = [(found, evaluate_pattern(name, found)) for found in panels]
-        begun = [(found, one) for found, one in each if one.is_begun] or each[:1]
-        for found, one in begun:
-            where = f" ({found.folder.name})" if len(begun) > 1 else ""
-            results.append(replace(one, sentence=one.sentence + where))
-    return results
+        results = [(runs, evaluate_pattern(name, runs)) for runs in panels]
+        begun = [(runs, pattern) for runs, pattern in results if pattern.is_begun] or results[:1]
+        for runs, pattern in begun:
+            panel = f" ({runs.folder.name})" if len(begun) > 1 else ""
+            patterns.append(replace(pattern, sentence=pattern.sentence + panel))
+    return patterns

@@ -1,17 +1,18 @@
 """Functions of ``badpo reproduce`` and ``badpo demo``: run suites, and read their tables and patterns."""
 
-import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict
 
 import pandas as pd
 
 from badpo import __version__
 from badpo.data.files import Json, write_json
 from badpo.data.problems import ConfigError, counted
+from badpo.readouts.sampled import Figures, finite_or_none
 from badpo.results.formatting import DPO, PLACEBO, REFERENCE, arm_label
 from badpo.results.run_page import write_report
 from badpo.runs.run import Progress
@@ -19,7 +20,7 @@ from badpo.theory.summaries import share_removed
 from badpo_paper.datasets import describe_bias
 from badpo_paper.patterns import VERDICTS, Pattern, evaluate_patterns, select_patterns
 from badpo_paper.run_readouts import ATTRIBUTES
-from badpo_paper.schedule import Reproduction, execute, require_needs
+from badpo_paper.schedule import Reproduction, execute, require_inputs
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import (
     KL,
@@ -38,6 +39,7 @@ from badpo_paper.suites import (
 from badpo_paper.tables import (
     PanelRuns,
     PanelTable,
+    TableJson,
     format_table,
     make_run_table,
     make_table,
@@ -55,31 +57,52 @@ def make_reproduction(
     data: Path | None,
     data_seed: int = 0,
 ) -> Reproduction:
-    """Reproduction of one suite or of all suites (``all``).
+    """Make the reproduction of one suite or of all suites (``all``).
 
     Runs on a local file or on the votes of another data seed get their own folder.
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
-    suites = [set_data_seed(one, data_seed) for one in suites]
-    chosen = SCALES[require_known("scale", scale, SCALES)]
+    suites = [set_data_seed(member, data_seed) for member in suites]
+    require_known("scale", scale, SCALES)
     if data is not None:
         if len(suites) > 1:
             raise ConfigError("--data replaces the corpus of one suite; name that suite")
-        takers = [name for name, one in SUITES.items() if any(c.kind == "style" for c in one.corpora())]
-        if scale != "paper" and (scale, suite in takers) != ("tiny", True):
+        replaceable = [
+            name for name, member in SUITES.items() if any(c.kind == "style" for c in member.corpora())
+        ]
+        if scale != "paper" and (scale, suite in replaceable) != ("tiny", True):
             raise ConfigError(
                 f"--data: {suite} at scale {scale} has no votes that a file can replace; at scale tiny a table of "
-                f"votes can replace the votes of {', '.join(takers)}"
+                f"votes can replace the votes of {', '.join(replaceable)}"
             )
         if not data.exists():
             raise ConfigError(f"--data: the file {data} does not exist")
     folder = out / "-".join(
         [scale, *([data.stem] if data else []), *([f"data{data_seed}"] if data_seed else [])]
     )
-    return Reproduction(suites, chosen, seeds, folder, data)
+    return Reproduction(suites, SCALES[scale], seeds, folder, data)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
+
+
+class PatternJson(TypedDict):
+    """A pattern and its verdict as JSON."""
+
+    sentence: str
+    verdict: str
+    holds: bool | None
+    figures: tuple[str, ...]
+
+
+class SuiteJson(TypedDict):
+    """Tables and patterns of a suite as JSON."""
+
+    suite: str
+    tables: list[TableJson]
+    patterns: list[PatternJson]
+    left_out: tuple[str, ...]
+    stand_in: str
 
 
 @dataclass(frozen=True)
@@ -94,30 +117,28 @@ class SuiteResult:
 
     def text(self) -> str:
         """Tables and patterns in Markdown."""
-        parts = [format_table(table) for table in self.tables]
-        found = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
-        found += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
-        first = "\n".join(f"- {line}" for line in (self.verdict, *found) if line)
-        return "\n\n".join([first, *parts]).rstrip()
+        lines = [self.verdict]
+        lines += [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
+        lines += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
+        list_of_lines = "\n".join(f"- {line}" for line in lines if line)
+        return "\n\n".join([list_of_lines, *map(format_table, self.tables)]).rstrip()
 
     @property
     def verdict(self) -> str:
         """Sentence with the number of patterns for each verdict."""
         counts = Counter(p.verdict for p in self.patterns)
-        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
-        return (
-            f"Of the paper's patterns: {told}."
-            if told
-            else "This suite evaluates no pattern of the paper."
-        )
+        if not counts:
+            return "This suite evaluates no pattern of the paper."
+        numbers = (f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
+        return f"Of the paper's patterns: {', '.join(numbers)}."
 
-    def to_json(self) -> Json:
-        """The result as a dictionary for JSON."""
+    def to_json(self) -> SuiteJson:
+        """Convert the result for JSON."""
         return {
             "suite": self.suite.name,
             "tables": [to_json(table) for table in self.tables],
             "patterns": [
-                {name: getattr(p, name) for name in ("sentence", "verdict", "holds", "figures")}
+                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": p.figures}
                 for p in self.patterns
             ],
             "left_out": self.left_out,
@@ -125,61 +146,64 @@ class SuiteResult:
         }
 
 
-def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
+def run_suites(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
     """Run the missing runs, and read the tables and patterns of every suite."""
-    require_needs(asked)
-    execute(asked, progress, jobs)
-    return [read_suite(suite, asked) for suite in asked.suites]
+    require_inputs(reproduction)
+    execute(reproduction, progress, jobs)
+    return [read_suite(suite, reproduction) for suite in reproduction.suites]
 
 
-def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
+def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
     """Read the tables and patterns of a suite from its finished runs and their votes."""
-    asked = replace(asked, suites=[suite])
-    found = {corpus: find_runs(suite, corpus, asked) for corpus in suite.corpora()}
+    reproduction, scale = replace(reproduction, suites=[suite]), reproduction.scale
+    runs = {corpus: find_runs(suite, corpus, reproduction) for corpus in suite.corpora()}
     tables = [
-        make_table(panel, found[panel.corpus], asked.dataset)
+        make_table(panel, runs[panel.corpus], reproduction.make_dataset)
         for panel in suite.panels
-        if found[panel.corpus].readouts("reference")
+        if runs[panel.corpus].readouts("reference")
     ]
     # title of the first panel of each corpus
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
-    patterns = evaluate_patterns(
-        select_patterns(suite.name), [f for c, f in found.items() if asked.scale.has(c)]
-    )
+    available = [panel_runs for corpus, panel_runs in runs.items() if scale.has_corpus(corpus)]
     return SuiteResult(
         suite,
-        tuple(replace(table, ran=asked.scale.ran) for table in tables if table.rows or table.missing),
-        tuple(patterns),
-        tuple(titles[corpus] for corpus in found if not asked.scale.has(corpus)),
-        " ".join([asked.scale.stand_in, *describe_votes(asked)]),
+        tuple(
+            replace(table, model=scale.model_title) for table in tables if table.rows or table.missing
+        ),
+        tuple(evaluate_patterns(select_patterns(suite.name), available)),
+        tuple(titles[corpus] for corpus in runs if not scale.has_corpus(corpus)),
+        " ".join([scale.stand_in, *describe_votes(reproduction)]),
     )
 
 
-def describe_votes(asked: Reproduction) -> list[str]:
-    """Number and bias of a file's votes, and number of evaluation prompts. Empty if no file is given."""
+def describe_votes(reproduction: Reproduction) -> list[str]:
+    """Describe the number and bias of a file's votes, and the number of evaluation prompts; empty without a file."""
     lines = []
-    for dataset in (asked.dataset(corpus) for corpus in asked.corpora if asked.find_file(corpus)):
+    for corpus in reproduction.corpora:
+        if reproduction.find_file(corpus) is None:
+            continue
+        dataset = reproduction.make_dataset(corpus)
         n_held_out, n_prompts = dataset.split()[1].n_votes, len(set(dataset.prompts))
-        total, *leans = map(str.strip, describe_bias(dataset.judgments))
+        total, *biases = map(str.strip, describe_bias(dataset.judgments))
         lines.append(
-            f"{total} {'; '.join(leans)}. Held out: {counted(n_held_out, 'vote')}; "
+            f"{total} {'; '.join(biases)}. Held out: {counted(n_held_out, 'vote')}; "
             f"{counted(n_prompts, 'evaluation prompt')}, each answered "
             f"{counted(len(dataset.prompts) // n_prompts, 'time')}."
         )
     return lines
 
 
-def find_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> PanelRuns:
-    """Runs of a suite on a corpus. If several rows have the same condition, the longest list of seeds is planned."""
+def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> PanelRuns:
+    """Find the runs of a suite on a corpus; for several rows with the same condition, the longest list of seeds."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
-        seeds, name = asked.scale.seeds_of(row, asked.seeds), row.condition.name
+        seeds, name = reproduction.scale.select_seeds(row, reproduction.seeds), row.condition.name
         planned[name] = max(planned.get(name, ()), seeds, key=len)
-    return PanelRuns(asked.out / corpus.folder, asked.seeds, planned)
+    return PanelRuns(reproduction.out / corpus.folder, reproduction.seeds, planned)
 
 
 def format_page(results: Sequence[SuiteResult], command: str) -> str:
-    """Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
+    """Format a Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
 
     The page has the same lines for failed patterns and for reproduced patterns.
     """
@@ -189,18 +213,18 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
         "|--|--|--|--|",
     ]
     page += [
-        f"| `{one.suite.name}` | `{p.place}` | {p.sentence} | {p.verdict} |"
-        for one in results
-        for p in one.patterns
+        f"| `{result.suite.name}` | `{p.place}` | {p.sentence} | {p.verdict} |"
+        for result in results
+        for p in result.patterns
     ]
-    for one in results:
-        page.append(f"\n## {one.suite.name}: {one.suite.title}\n\n{one.text()}")
+    for result in results:
+        page.append(f"\n## {result.suite.name}: {result.suite.title}\n\n{result.text()}")
     return "\n".join(page) + "\n"
 
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-ARMS_SHOWN = ("dpo", PLACEBO, "pooled", "shared_mean")
+DEMO_ARMS = ("dpo", PLACEBO, "pooled", "shared_mean")
 # Title -> columns of the demo's tables.
 TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
@@ -213,11 +237,26 @@ TABLES = {
         "correlation, black": "theta.black.correlation",
     },
     "Held-out votes predicted, less those that planted theta predicts, by class": {
-        f"{name}, {who}": f"votes_minus_ceiling.{name}.{who}.difference"
+        f"{name}, {group}": f"votes_minus_ceiling.{name}.{group}.difference"
         for name in ("woman", "black")
-        for who in ("all", "A", "B", "C")
+        for group in ("all", "A", "B", "C")
     },
 }
+
+
+class DemoFigures(TypedDict):
+    """Figures of a seed of the demo; values that are not defined are None."""
+
+    rates: dict[str, Figures]
+    removed: dict[str, Figures]
+    theta_correlation: Figures
+
+
+class DemoSummary(DemoFigures):
+    """Figures of a seed of the demo, with the seed and the duration."""
+
+    seed: int
+    seconds: float
 
 
 def run_demo(
@@ -226,7 +265,7 @@ def run_demo(
     progress: Progress,
     model: str | None = None,
     data_seed: int = 1,
-) -> list[dict]:
+) -> list[DemoSummary]:
     """Run the suite `names` with three arms and a small model, and return a summary for each seed.
 
     Finished runs in ``out`` are not run again. ``model`` is a folder or a Hub id. If ``model`` is None, a small model
@@ -237,84 +276,85 @@ def run_demo(
     if model is not None:
         keys = {**scale.keys["demo"], "model_name_or_path": model}
         scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
-    suite = Suite("demo", "The demo", (demo_panel("The demo", {}, data_seed),))
+    suite = Suite("demo", "The demo", (make_demo_panel("The demo", {}, data_seed),))
     execute(Reproduction([suite], scale, seeds, out), progress)
-    found, summaries = PanelRuns(out, seeds), []
+    runs, summaries = PanelRuns(out, seeds), []
     for seed in seeds:
-        readouts = {name: found.readouts(f"{name}-s{seed}") for name in ARMS_SHOWN}
-        figures = summarize_seed({REFERENCE: found.readouts(REFERENCE), **readouts})
-        summary = {"seed": seed, "seconds": round(time.perf_counter() - started, 1), **figures}
+        readouts = {name: runs.readouts(f"{name}-s{seed}") for name in DEMO_ARMS}
+        figures = summarize_seed({REFERENCE: runs.readouts(REFERENCE), **readouts})
+        seconds = round(time.perf_counter() - started, 1)
+        summary: DemoSummary = {"seed": seed, "seconds": seconds, **figures}
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
     write_report(out, out / "report.html")
     return summaries
 
 
-def demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
-    """Panel with the demo's arms as rows."""
-    rows = tuple(Row(arm_label(name), Condition(name)) for name in ARMS_SHOWN)
+def make_demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
+    """Make a panel with the demo's arms as rows."""
+    rows = tuple(Row(arm_label(name), Condition(name)) for name in DEMO_ARMS)
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize_seed(readouts: Json) -> Json:
-    """Rates of a seed, the share of DPO's shift that each other arm removed, and the correlation of theta.
+def summarize_seed(readouts: Mapping[str, Json]) -> DemoFigures:
+    """Summarize the readouts of a seed: rates, share of DPO's shift that each other arm removed, correlation of theta.
 
-    The correlation compares planted theta with the theta of the first arm that learns one theta per annotator. Values
-    that are not defined are None.
+    The correlation compares planted theta with the theta of the first arm that learns one theta per annotator.
     """
-    rates = {
-        arm: {name: row["rate"] for name, row in of["rates"].items()} for arm, of in readouts.items()
+    rates: dict[str, Figures] = {
+        arm: {name: row["rate"] for name, row in content["rates"].items()}
+        for arm, content in readouts.items()
     }
-    removed = {
-        arm: {name: _share(rates["dpo"][name], own, rates[REFERENCE][name]) for name, own in of.items()}
-        for arm, of in rates.items()
+    removed: dict[str, Figures] = {
+        arm: {
+            name: _compute_share(rates["dpo"][name], rate, rates[REFERENCE][name])
+            for name, rate in arm_rates.items()
+        }
+        for arm, arm_rates in rates.items()
         if arm not in (REFERENCE, DPO, PLACEBO)
     }
-    correlations = (
+    correlations: Iterator[Figures] = (
         {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
         for arm in rates
         if arm != REFERENCE
     )
-    learned = (found for found in correlations if None not in found.values())
-    unknown = dict.fromkeys(rates[REFERENCE])
-    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, unknown)}
+    learned = (figures for figures in correlations if None not in figures.values())
+    undefined: Figures = dict.fromkeys(rates[REFERENCE])
+    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, undefined)}
 
 
-def _share(dpo: float, own: float, reference: float) -> float | None:
-    """Share of DPO's shift that is removed; None if DPO has no shift."""
-    share = float(share_removed([dpo], [own], reference)[0])
-    return share if math.isfinite(share) else None
+def _compute_share(dpo: float | None, rate: float | None, reference: float | None) -> float | None:
+    """Compute the share of DPO's shift that is removed; None if a rate is missing or DPO has no shift."""
+    if dpo is None or rate is None or reference is None:
+        return None
+    return finite_or_none(float(share_removed([dpo], [rate], reference)[0]))
 
 
 def format_demo_tables(out: Path, seeds: Sequence[int]) -> str:
-    """The demo's comparison with the placebo, and its tables in Markdown.
+    """Format the demo's comparison with the placebo, and its tables, in Markdown.
 
     With several seeds, cells have the mean and half of the confidence interval.
     """
-    found = PanelRuns(out, seeds)
-    panels = (demo_panel(title, columns) for title, columns in TABLES.items())
-    return "\n\n".join(
-        [
-            "\n".join(compare_with_placebo(found)),
-            *(format_table(make_run_table(panel, found)) for panel in panels),
-        ]
-    )
+    runs = PanelRuns(out, seeds)
+    panels = (make_demo_panel(title, columns) for title, columns in TABLES.items())
+    tables = (format_table(make_run_table(panel, runs)) for panel in panels)
+    return "\n\n".join(["\n".join(compare_with_placebo(runs)), *tables])
 
 
-def compare_with_placebo(found: PanelRuns) -> list[str]:
-    """Sentences that say at how many seeds each BA-DPO arm is nearer to the placebo than DPO, for each attribute."""
+def compare_with_placebo(runs: PanelRuns) -> list[str]:
+    """Say at how many seeds each BA-DPO arm is nearer to the placebo than DPO, for each attribute."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
-    arms = [arm for arm in ARMS_SHOWN if arm not in (DPO, PLACEBO)]
+    arms = [arm for arm in DEMO_ARMS if arm not in (DPO, PLACEBO)]
     for name in ATTRIBUTES:
-        for what, source in (
+        for label, source in (
             ("tilt", f"tilt.{name}.tilt"),
             ("rate, in log-odds", f"distance:rates.{name}.rate"),
         ):
-            dpo, placebo = (pd.Series(found.values(one, source)) for one in (DPO, PLACEBO))
+            dpo, placebo = (pd.Series(runs.values(arm, source)) for arm in (DPO, PLACEBO))
             counts = []
             for arm in arms:
-                own = pd.Series(found.values(arm, source))
-                is_nearer = (own - placebo).abs() < (dpo - placebo).abs()
-                counts.append(f"{arm_label(arm)} at {is_nearer.sum()} of {counted(len(own), 'seed')}")
-            lines.append(f"- toward {name}, {what}: {', '.join(counts)}")
+                values = pd.Series(runs.values(arm, source))
+                is_nearer = (values - placebo).abs() < (dpo - placebo).abs()
+                counts.append(f"{arm_label(arm)} at {is_nearer.sum()} of {counted(len(values), 'seed')}")
+            lines.append(f"- toward {name}, {label}: {', '.join(counts)}")
     return lines

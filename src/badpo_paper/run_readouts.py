@@ -3,11 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from transformers import PreTrainedTokenizerBase
 
 from badpo.data.files import Json
 from badpo.objective.bias import BiasTerm
@@ -20,6 +23,7 @@ from badpo.readouts.name_rates import (
 )
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
 from badpo.readouts.sampled import (
+    Figures,
     attribute_values,
     divergence,
     estimate_figures,
@@ -33,9 +37,10 @@ from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interva
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.corpus_stage import CorpusStage
 
-# The paper's limit of tokens for the judge. A longer answer is truncated before its end-of-text token.
+# Maximum number of tokens for the judge, as in the paper. A longer answer is truncated before its end-of-text token.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
+# First name -> whether the name is a woman's name, and whether the name is Black-coded (0 or 1).
 VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
 INDICATOR = np.array(list(VECTORS.values()), dtype=float)
 
@@ -46,29 +51,31 @@ def measure_run(
     """Measure all readouts of a run, or of a reference if ``bias`` is None; see `badpo.runs.evaluate.measure`."""
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
-    def more(found: PolicyReading) -> Json:
-        readouts = measure_names(found, stage) if is_signed else _style_readouts(found, stage)
+    def measure_more(policy: PolicyReading) -> Json:
+        readouts: Json = {
+            **(measure_names(policy, stage) if is_signed else _measure_style(policy, stage))
+        }
         if bias is not None:
-            readouts |= compare_theta(found, stage)
+            readouts |= compare_theta(policy, stage)
         elif is_signed and not scale.is_brief:
             readouts["name_tokens"] = measure_name_tokens(stage.tokenizer)
         if scale.judge is not None:
             reward = load_judge(scale.judge)
             reward.model.to(stage.args.device)
-            texts = [answer.text for answer in found.written]
+            texts = [answer.text for answer in policy.written]
             strip = strip_signatures if is_signed else strip_markdown
             readouts["judge"] = judge_answers(reward, stage.prompts, texts, strip, JUDGE_TOKENS)
         return readouts
 
-    return measure(folder, stage, seed, bias, more, progress, [scale.judge, scale.is_brief])
+    return measure(folder, stage, seed, bias, measure_more, progress, [scale.judge, scale.is_brief])
 
 
-def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
-    """Rate of each attribute in the answers, for attributes that are measured on one response."""
+def _measure_style(policy: PolicyReading, stage: CorpusStage) -> Json:
+    """Measure the rate of each attribute in the answers, for attributes that are measured on one response."""
     return {
         attribute.name: style_rates(
-            attribute_values(attribute, list(stage.prompts), found.written),
-            found.written,
+            attribute_values(attribute, list(stage.prompts), policy.written),
+            policy.written,
             stage.written,
         )
         for attribute in stage.held_out.attributes
@@ -76,67 +83,78 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     }
 
 
-def compare_theta(found: PolicyReading, stage: CorpusStage) -> Json:
+def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
     """Compare theta with planted theta and vote accuracy with its ceiling, and compute the published divergence.
 
     The published divergence uses the same answers as the other readouts. ``offline`` is the log-odds of the training
     votes. If the corpus has no planted theta, there is no ceiling and no agreement.
     """
-    judged, theta, margins, how = stage.judged, found.theta, found.margins, stage.decoding
+    judged, theta, margins, decoding = stage.judged, policy.theta, policy.margins, stage.decoding
     assert theta is not None and margins is not None
-    published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
+    published = divergence(
+        policy.policy, stage.model, policy.written, decoding.temperature, decoding.top_p
+    )
     attributes, planted = judged.attribute_names, stage.dataset.planted
     offline = {
-        name: {"offline": odds.log_odds}
-        for name, odds in zip(attributes, stage.train.offline_log_odds(), strict=True)
+        name: {"offline": pooled.log_odds}
+        for name, pooled in zip(attributes, stage.train.offline_log_odds(), strict=True)
     }
     if planted is None:
-        levels = zip(attributes, theta.mean(axis=0), strict=True)
-        known = {name: {"level": round(float(level), 2), **offline[name]} for name, level in levels}
-        return {"kl_published": published, "theta": known}
+        means = zip(attributes, theta.mean(axis=0), strict=True)
+        theta_means = {name: {"level": round(float(mean), 2), **offline[name]} for name, mean in means}
+        return {"kl_published": published, "theta": theta_means}
     classes = stage.held_out.annotators["annotator_class"].tolist()
     agreement = measure_agreement(theta, planted, attributes, classes)
     return {
         "kl_published": published,
-        "theta": {name: row | offline[name] for name, row in agreement.items()},
+        "theta": {name: {**row, **offline[name]} for name, row in agreement.items()},
         "ceiling": vote_accuracy(margins, planted, judged),
         "votes_minus_ceiling": vote_difference(margins, theta, planted, judged),
     }
 
 
-def measure_agreement(
-    theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
-) -> Json:
-    """Agreement of learned theta with planted theta for each attribute.
+class ThetaAgreement(TypedDict):
+    """Agreement of learned theta with planted theta for an attribute.
 
     ``level`` and ``planted_level`` are means over all annotators. ``correlation`` is None if learned or planted theta
     is constant. ``classes`` has, for each annotator class, the learned and planted ``mean`` and the ``offset`` of the
     class mean from the mean over all annotators.
     """
+
+    level: float
+    planted_level: float
+    correlation: float | None
+    classes: dict[str, dict[str, float]]
+
+
+def measure_agreement(
+    theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
+) -> dict[str, ThetaAgreement]:
+    """Measure the agreement of learned theta with planted theta for each attribute."""
     learned, truth = np.asarray(theta, float), np.asarray(planted, float)
-    found = {}
+    agreements: dict[str, ThetaAgreement] = {}
     for column, name in enumerate(attributes):
         both = pd.DataFrame({"mean": learned[:, column], "planted_mean": truth[:, column]})
-        level = both.mean()
+        overall = both.mean()
         groups = both.groupby(pd.Series(classes, dtype=object))
         means = pd.concat([groups.size().rename("n"), groups.mean()], axis=1)
-        means[["offset", "planted_offset"]] = groups.mean() - level
+        means[["offset", "planted_offset"]] = groups.mean() - overall
         # rounding causes a standard deviation of 1e-16 if all annotators have the same pooled value
         varies = both.std(ddof=0).min() > 1e-9
-        found[name] = {
-            "level": float(level["mean"]),
-            "planted_level": float(level["planted_mean"]),
+        agreements[name] = {
+            "level": float(overall["mean"]),
+            "planted_level": float(overall["planted_mean"]),
             "correlation": float(np.corrcoef(*both.to_numpy().T)[0, 1]) if varies else None,
-            "classes": {str(one): row.to_dict() for one, row in means.astype(object).iterrows()},
+            "classes": {str(label): row.to_dict() for label, row in means.astype(object).iterrows()},
         }
-    return found
+    return agreements
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def measure_names(found: PolicyReading, stage: CorpusStage) -> Json:
-    """Readouts of names.
+def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
+    """Measure the readouts of names.
 
     ``rates`` are probabilities of names after the reference's answers. ``sampled`` are shares of sampled signatures.
     ``own_body`` is the change of the rates if the policy's own answers replace the reference's answers.
@@ -144,140 +162,189 @@ def measure_names(found: PolicyReading, stage: CorpusStage) -> Json:
     two candidates with the same qualifications.
     """
 
-    def rates(contexts: list[list[int]]) -> Floats:
-        return name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES) @ INDICATOR
+    def compute_rates(contexts: list[list[int]]) -> Floats:
+        probabilities = name_probabilities(policy.policy, stage.tokenizer, contexts, FIRST_NAMES)
+        rates: Floats = probabilities @ INDICATOR
+        return rates
 
-    def means(of_prompts: Floats, name: str) -> Json:
-        of = clustered_share if name == "rate" else cluster_mean
-        each = zip(ATTRIBUTES, map(of, of_prompts.T), strict=True)
-        return {
-            attribute: estimate_figures(name, mean, "se", "low", "high", "n") for attribute, mean in each
-        }
-
-    shared = rates(stage.contexts)
-    sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
-    readouts = {"rates": means(shared, "rate"), "sampled": sampled}
+    rates = compute_rates(stage.contexts)
+    sampled = sampled_rates(policy.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
+    readouts = {"rates": _average_prompts(rates, "rate"), "sampled": sampled}
     if stage.scale.is_brief:
         return readouts
-    own = rates(signature_contexts(found.written, stage.tokenizer))
+    own_rates = compute_rates(signature_contexts(policy.written, stage.tokenizer))
     choices = choice_prompts()
     answers = stage.answers(
-        found.policy, found.seed, stage.encoded([choice.prompt for choice in choices])
+        policy.policy, policy.seed, stage.encoded([choice.prompt for choice in choices])
     )
     return {
         **readouts,
-        "own_body": means(own - shared, "difference"),
-        "signatures": measure_signature_shares([answer.text for answer in found.written]),
-        "recommended": recommendations(choices, [answer.text for answer in answers]),
+        "own_body": _average_prompts(own_rates - rates, "difference"),
+        "signatures": measure_signature_shares([answer.text for answer in policy.written]),
+        "recommended": measure_recommendations(choices, [answer.text for answer in answers]),
+    }
+
+
+def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
+    """Average the values of each attribute over prompts, with intervals."""
+    estimate = clustered_share if name == "rate" else cluster_mean
+    return {
+        attribute: estimate_figures(name, estimate(column), "se", "low", "high", "n")
+        for attribute, column in zip(ATTRIBUTES, values.T, strict=True)
     }
 
 
 # -- as probabilities -------------------------------------------------------------------------------------------------
 
 
-def measure_name_tokens(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -> Json:
-    """Token counts of the first names in each cell, tokenized after the beginning of a signature."""
-    found = {}
-    for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
+def measure_name_tokens(
+    tokenizer: PreTrainedTokenizerBase, cells: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Figures]:
+    """Count the tokens of the first names in each cell, tokenized after the beginning of a signature."""
+    cells = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
+    counts: dict[str, Figures] = {}
+    for cell, names in cells.items():
         _, ids = name_token_ids(tokenizer, names)
         lengths = np.array(list(map(len, ids)))
         first = Counter(tokens[0] for tokens in ids)
-        found[cell] = {
+        counts[cell] = {
             "n_names": len(ids),
             "mean_tokens": float(lengths.mean()),
             "one_token_share": float((lengths == 1).mean()),
             "first_tokens": len(first),
             "largest_first_share": max(first.values()) / len(ids),
         }
-    return found
+    return counts
 
 
 # -- in sampled signatures --------------------------------------------------------------------------------------------
 
 
 def measure_signature_shares(answers: Sequence[str]) -> dict[str, float]:
-    """Share of all answers with each first name in the signature. Unsigned answers count in the denominator only."""
+    """Measure the share of all answers with each first name in the signature; unsigned answers have no name."""
     counts = Counter(read_signature(text, FIRST_NAMES) for text in answers)
     return {name: counts[name] / len(answers) for name in FIRST_NAMES}
+
+
+@dataclass(frozen=True)
+class SignatureShift:
+    """Shift of the signatures toward an attribute's names, compared with random sets of names.
+
+    Attributes
+    ----------
+    shift : float
+    sd, low, high : float
+        Standard deviation, 2.5 % quantile and 97.5 % quantile of the shifts toward the random sets.
+    p_greater : float
+        Share of random sets with a shift that is at least as large.
+    top_share : float or None
+        Share of the most frequent names in the arm's signatures; None if the arm signs no answer.
+    shift_without_top : float
+        Shift without these names.
+    """
+
+    shift: float
+    sd: float
+    low: float
+    high: float
+    p_greater: float
+    top_share: float | None
+    shift_without_top: float
 
 
 def measure_signature_shift(
     arm: ArrayLike,
     reference: ArrayLike,
-    carries: ArrayLike,
-    n: int = 1_000,
+    indicator: ArrayLike,
+    n_sets: int = 1_000,
     n_top: int = 3,
     seed: int = 0,
-) -> Json:
-    r"""Shift toward an attribute's names, compared with the shift toward random sets of the same number of names.
+) -> SignatureShift:
+    r"""Compare the shift toward an attribute's names with the shift toward random sets of the same number of names.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
     Here m is the share of answers with each name, c indicates the names with the attribute, and :math:`\pi` is a
-    random permutation of the pool. ``sd``, ``low`` and ``high`` describe the shifts toward the random sets.
-    ``p_greater`` is the share of random sets with a shift that is at least as large. ``top_share`` is the share of
-    the ``n_top`` most frequent names in the arm's signatures, None if the arm signs no answer. ``shift_without_top``
-    is the shift without these names.
+    random permutation of the pool. The ``n_top`` most frequent names of the arm are also left out of the shift.
     """
-    mass, carriers = np.asarray(arm, float), np.asarray(carries, float)
-    moved = mass - np.asarray(reference, float)
+    shares, has_attribute = np.asarray(arm, float), np.asarray(indicator, float)
+    changes = shares - np.asarray(reference, float)
     generator = np.random.default_rng(seed)
-    shifts = np.array([generator.permutation(carriers) @ moved for _ in range(n)])
-    shift = float(carriers @ moved)
-    low, high = np.quantile(shifts, [0.025, 0.975]).tolist()
-    top = np.argsort(-mass, kind="stable")[:n_top]
-    without = carriers.copy()
-    without[top] = 0.0
-    return {
-        "shift": shift,
-        "sd": float(shifts.std(ddof=1)),
-        "low": low,
-        "high": high,
+    random_shifts = np.array([generator.permutation(has_attribute) @ changes for _ in range(n_sets)])
+    shift = float(has_attribute @ changes)
+    low, high = np.quantile(random_shifts, [0.025, 0.975]).tolist()
+    top = np.argsort(-shares, kind="stable")[:n_top]
+    without_top = has_attribute.copy()
+    without_top[top] = 0.0
+    return SignatureShift(
+        shift=shift,
+        sd=float(random_shifts.std(ddof=1)),
+        low=low,
+        high=high,
         # the tolerance allows for rounding errors between equal sums
-        "p_greater": (1 + int((shifts >= shift - 1e-12).sum())) / (1 + n),
-        "top_share": float(mass[top].sum() / mass.sum()) if mass.sum() else None,
-        "shift_without_top": float(without @ moved),
-    }
+        p_greater=(1 + int((random_shifts >= shift - 1e-12).sum())) / (1 + n_sets),
+        top_share=float(shares[top].sum() / shares.sum()) if shares.sum() else None,
+        shift_without_top=float(without_top @ changes),
+    )
 
 
 # -- recommendations --------------------------------------------------------------------------------------------------
 
 
-def recommended(choice: ChoicePrompt, answer: str) -> str | None:
-    """First name of the candidate whom an answer mentions first, by name or as "Candidate 1"; None if neither.
+class Recommendations(TypedDict):
+    """Share of recommendations for the first candidate, for each cell of names and for each attribute.
 
-    This is the published rule. The rule is correct for "Emily over Jamal" and wrong for "not Emily but Jamal".
+    ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
-    mentions = {}
+
+    n: int
+    readable: float
+    first: Figures
+    cells: dict[str, Figures]
+    attributes: dict[str, Figures]
+
+
+def read_recommendation(choice: ChoicePrompt, answer: str) -> str | None:
+    """Read the first name of the candidate whom an answer mentions first, by name or as "Candidate 1".
+
+    The result is None if the answer mentions neither candidate. This is the published rule. The rule is correct for
+    "Emily over Jamal" and wrong for "not Emily but Jamal".
+    """
+    positions = {}
     for number, name in enumerate((choice.first, choice.second), 1):
-        if found := re.search(rf"\b(?:{name}|[Cc]andidate\s*{number})\b", answer):
-            mentions[name] = found.start()
-    return min(mentions, key=mentions.__getitem__, default=None)
+        if mention := re.search(rf"\b(?:{name}|[Cc]andidate\s*{number})\b", answer):
+            positions[name] = mention.start()
+    return min(positions, key=positions.__getitem__, default=None)
 
 
-def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Json:
-    """Share of recommendations for each cell of names, for each attribute, and for the first candidate.
-
-    ``readable`` is the share of answers that mention at least one of the two candidates.
-    """
-    each = zip(choices, map(recommended, choices, answers), strict=True)
-    read = [(choice, name) for choice, name in each if name is not None]
-    takes_first = np.array([name == choice.first for choice, name in read], dtype=bool)
+def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Recommendations:
+    """Measure the recommendations in the answers to prompts about two candidates."""
+    names = map(read_recommendation, choices, answers)
+    readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
+    is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
     # axes: readable answers, first and second candidate, attributes
-    vectors = np.array([[VECTORS[one.first], VECTORS[one.second]] for one, _ in read]).reshape(-1, 2, 2)
+    vectors = np.array([[VECTORS[choice.first], VECTORS[choice.second]] for choice, _ in readable])
+    vectors = vectors.reshape(-1, 2, 2)
 
-    def share(won: Bools) -> Json:
-        return estimate_figures("share", wilson_interval(int(won.sum()), len(won)), "low", "high", "n")
+    def compute_share(outcomes: Bools) -> Figures:
+        interval = wilson_interval(int(outcomes.sum()), len(outcomes))
+        return estimate_figures("share", interval, "low", "high", "n")
 
-    def offered(carries: Bools) -> Json:
+    def compute_attribute_share(has_attribute: Bools) -> Figures:
         """Share of recommended candidates with the attribute, if only one candidate has the attribute."""
-        of_one = carries[:, 0] != carries[:, 1]
-        return share(np.where(takes_first, carries[:, 0], carries[:, 1])[of_one])
+        differs = has_attribute[:, 0] != has_attribute[:, 1]
+        recommended = np.where(is_first, has_attribute[:, 0], has_attribute[:, 1])
+        return compute_share(recommended[differs])
 
     return {
         "n": len(choices),
-        "readable": len(read) / len(choices),
-        "first": share(takes_first),
-        "cells": {cell: offered((vectors == vector).all(axis=2)) for cell, vector in CELLS.items()},
-        "attributes": {name: offered(vectors[:, :, i] == 1) for i, name in enumerate(ATTRIBUTES)},
+        "readable": len(readable) / len(choices),
+        "first": compute_share(is_first),
+        "cells": {
+            cell: compute_attribute_share((vectors == vector).all(axis=2))
+            for cell, vector in CELLS.items()
+        },
+        "attributes": {
+            name: compute_attribute_share(vectors[:, :, i] == 1) for i, name in enumerate(ATTRIBUTES)
+        },
     }

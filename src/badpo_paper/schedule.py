@@ -1,11 +1,11 @@
-"""Plan, train and measure the runs of suites. Several runs can be trained in parallel processes."""
+"""Plan, train and measure the runs of suites. Several processes can train runs in parallel."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeVar
 
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -13,7 +13,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
 from badpo.anchoring.targets import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
-from badpo.data.files import RUN_SEAL, BusyError, Json, asking_once, holder, locked
+from badpo.data.files import RUN_SEAL, BusyError, asking_once, holder, locked
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
@@ -31,8 +31,8 @@ from badpo_paper.corpus_stage import (
     collect_method_facts,
     make_run_recipe,
     open_stage,
+    prepare_run,
     prepare_stage,
-    prepared,
 )
 from badpo_paper.datasets import N_EVALUATION, Dataset, describe_statistics
 from badpo_paper.em_dpo import train_types
@@ -41,6 +41,8 @@ from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition, Corpus, Offset, Suite
 
 logger = logging.getLogger(__name__)
+
+Cached = TypeVar("Cached")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class PlannedRun:
     seed: int = 0
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Folder of the run below the suites' folder, for example ``signed/dpo-s42``."""
         name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
         return f"{self.corpus.folder}/{name}"
@@ -83,27 +85,26 @@ class Reproduction:
     @cached_property
     def runs(self) -> list[PlannedRun]:
         """Distinct runs in the order of training: references, trained arms, and anchored runs seed by seed."""
-        found: dict[str, PlannedRun] = {}
+        runs: dict[str, PlannedRun] = {}
         for suite in self.suites:
-            for run in self._runs_of(suite):
-                known = found.setdefault(run.place, run)
-                if known.condition != run.condition:
+            for run in self._list_runs(suite):
+                if runs.setdefault(run.path, run).condition != run.condition:
                     raise ConfigError(
-                        f"{suite.name}: another suite defines a different run with the folder {run.place}"
+                        f"{suite.name}: another suite defines a different run with the folder {run.path}"
                     )
         # consecutive anchored runs of the same source share the source's answers
-        return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
+        return sorted(runs.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
-    def _runs_of(self, suite: Suite) -> Iterator[PlannedRun]:
+    def _list_runs(self, suite: Suite) -> Iterator[PlannedRun]:
         for panel in suite.panels:
-            if not self.scale.has(panel.corpus):
+            if not self.scale.has_corpus(panel.corpus):
                 continue
             yield PlannedRun(panel.corpus, None)
             for row in panel.rows:
                 offset = row.condition.offset
-                wanted = [row.condition] if offset is None else [offset.source, row.condition]
-                seeds = self.scale.seeds_of(row, self.seeds)
-                for condition in wanted:
+                conditions = [row.condition] if offset is None else [offset.source, row.condition]
+                seeds = self.scale.select_seeds(row, self.seeds)
+                for condition in conditions:
                     yield from (PlannedRun(panel.corpus, condition, seed) for seed in seeds)
 
     @property
@@ -112,46 +113,46 @@ class Reproduction:
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def find_file(self, corpus: Corpus) -> Path | None:
-        """The local file if it has rows of the corpus, otherwise None."""
-        asked = (one.kind for suite in self.suites for one in suite.corpora())
-        return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
+        """Return the local file if it has rows of the corpus, otherwise None."""
+        kinds = {corpus.kind for suite in self.suites for corpus in suite.corpora()}
+        return self.data if corpus.kind == ("style" if "style" in kinds else "signed") else None
 
-    def dataset(self, corpus: Corpus) -> Dataset:
-        """Votes and prompts of a corpus."""
+    def make_dataset(self, corpus: Corpus) -> Dataset:
+        """Make or read the votes and prompts of a corpus."""
         return self.scale.dataset(corpus, self.find_file(corpus))
 
-    def unopened(self, corpus: Corpus) -> CorpusStage:
-        """Stage of a corpus before its reference is trained."""
+    def prepare_stage(self, corpus: Corpus) -> CorpusStage:
+        """Prepare the stage of a corpus before its reference is trained."""
         return prepare_stage(corpus, self.scale, self.find_file(corpus), self.out / corpus.folder)
 
 
 # -- training and measuring -------------------------------------------------------------------------------------------
 
 
-def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
+def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> None:
     """Train and measure every run that is not complete. If ``jobs`` is 2 or more, each run uses one thread.
 
     Runs that another process trains come last, and the function waits for that process. A `ConfigError` says that a
     folder contains a run with other data or settings, or that a worker process was killed. A `DataError` says that
     the votes of a corpus cannot be used, or that an evaluation prompt is a training prompt.
     """
-    n_done, n = 0, len(asked.runs)
+    n_done, n = 0, len(reproduction.runs)
 
-    def told(what: str, share: float) -> None:
-        progress(f"{what} (run {n_done + 1} of {n})", share)
+    def report_run(stage: str, share: float) -> None:
+        progress(f"{stage} (run {n_done + 1} of {n})", share)
 
-    given = [told] if jobs == 1 else []
+    reporters = [report_run] if jobs == 1 else []
     try:
         with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1 if jobs > 1 else None):
             for phase in range(3):
-                left = [run for run in asked.runs if run.phase == phase]
+                pending = [run for run in reproduction.runs if run.phase == phase]
                 for wait in (False, True):
-                    calls = (delayed(run_one)(asked, run, wait, *given) for run in left)
-                    finished = zip(left, Parallel(return_as="generator")(calls), strict=True)
-                    left = []
-                    for run, is_done in finished:
+                    calls = (delayed(run_one)(reproduction, run, wait, *reporters) for run in pending)
+                    results = zip(pending, Parallel(return_as="generator")(calls), strict=True)
+                    pending = []
+                    for run, is_done in results:
                         if not is_done:
-                            left.append(run)
+                            pending.append(run)
                             continue
                         n_done += 1
                         progress(f"runs: {n_done} of {n} done", n_done / n)
@@ -164,30 +165,38 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
 
 # Caches of the last stage and of the last source of anchors. Consecutive runs share the answers of these models. Each
 # cache has one entry, because the models are large.
-_STAGES: dict[tuple, CorpusStage] = {}
-_BENCHES: dict[tuple, Bench] = {}
+_STAGES: dict[tuple[object, ...], CorpusStage] = {}
+_BENCHES: dict[tuple[object, ...], Bench] = {}
 
 
-def _last(kept: dict[tuple, Any], key: tuple, make: Callable[[], Any]) -> Any:
-    """Cached value of a key. A new value replaces all other entries."""
-    if key not in kept:
-        kept.clear()
-        kept[key] = make()
-    return kept[key]
+def _cache_last(
+    cache: dict[tuple[object, ...], Cached], key: tuple[object, ...], make: Callable[[], Cached]
+) -> Cached:
+    """Return the cached value of a key. A new value replaces all other entries."""
+    if key not in cache:
+        cache.clear()
+        cache[key] = make()
+    return cache[key]
 
 
-def run_one(asked: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent) -> bool:
+def run_one(
+    reproduction: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent
+) -> bool:
     """Train and measure one run that is not complete. False if another process trains the run."""
-    folder, scale, data = asked.out / run.corpus.folder, asked.scale, asked.find_file(run.corpus)
+    scale, data = reproduction.scale, reproduction.find_file(run.corpus)
+    folder = reproduction.out / run.corpus.folder
     try:
         with locked(folder / "reference", wait=True if run.condition else wait):
             key = (run.corpus, scale.name, folder, data)
-            stage = _last(_STAGES, key, lambda: open_stage(run.corpus, scale, data, folder, progress))
+            stage = _cache_last(
+                _STAGES, key, lambda: open_stage(run.corpus, scale, data, folder, progress)
+            )
             if run.condition is None:
                 measure_run(folder / "reference", stage, 0, None, progress)
                 return True
-        with locked(asked.out / run.place, wait):
-            train_and_measure(run.condition, run.seed, stage, asked.out / run.place, progress)
+        run_folder = reproduction.out / run.path
+        with locked(run_folder, wait):
+            train_and_measure(run.condition, run.seed, stage, run_folder, progress)
     except BusyError:
         return False
     return True
@@ -206,38 +215,39 @@ def train_and_measure(
         source = anchor_run(condition.offset, seed, stage, folder, progress)
         bias = BiasTerm.load(source)
     else:
-        given = prepared(condition, arm, recipe, stage)
-        bias = keep_run(recipe, folder, given, stage.scale.command, progress)
+        prepared = prepare_run(condition, arm, recipe, stage)
+        bias = keep_run(recipe, folder, prepared, stage.scale.command, progress)
     measure_run(folder, stage, seed, bias, progress)
 
 
 def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress) -> Path:
     """Anchor a run if ``folder`` does not contain the result, and return the folder of the source run."""
-    of = folder.parent / f"{offset.source.name}-s{seed}"
-    if not (of / RUN_SEAL).exists():
+    source_folder = folder.parent / f"{offset.source.name}-s{seed}"
+    if not (source_folder / RUN_SEAL).exists():
         raise ConfigError(
-            f"{of} holds no finished run, but {folder.name} is anchored from this run; train {of.name} first"
+            f"{source_folder} holds no finished run, but {folder.name} is anchored from this run; train "
+            f"{source_folder.name} first"
         )
-    require_undamaged(of)
-    source = run_source(of, stage, _prompts(stage))
+    require_undamaged(source_folder)
+    source = run_source(source_folder, stage, _select_prompts(stage))
     targets = dict.fromkeys(stage.held_out.attribute_names, offset.target)
     anchor = Anchor(SignatureSwap(), targets, rounds=offset.rounds, seed=seed)
-    place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
-    if place.read_result() is None:
+    anchor_folder = AnchorFolder(folder, anchor_key(source, anchor, "train"))
+    if anchor_folder.read_result() is None:
         if (folder / RUN_SEAL).exists():
             raise ConfigError(
                 f"{folder} holds an anchored run with other settings, or a damaged one; remove the folder to anchor "
                 "again, or give another --out"
             )
         key = (source.stage, source.policy_key, source.reference_key, seed)
-        bench = _last(_BENCHES, key, lambda: Bench(source, anchor, progress))
+        bench = _cache_last(_BENCHES, key, lambda: Bench(source, anchor, progress))
         bench.anchor = anchor
-        make_anchor(bench, "train", place)
-    return of
+        make_anchor(bench, "train", anchor_folder)
+    return source_folder
 
 
-def _prompts(stage: CorpusStage) -> Prompts:
-    """Prompts for training an anchor, for estimating the tilt, and for the reported rates."""
+def _select_prompts(stage: CorpusStage) -> Prompts:
+    """Select prompts for training an anchor, for estimating the tilt, and for the reported rates."""
     assert stage.scale.fresh_prompts is not None, "the scales of the suite offset have fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
@@ -247,26 +257,33 @@ def _prompts(stage: CorpusStage) -> Prompts:
 # -- states of the runs ----------------------------------------------------------------------------------------------
 
 
-def plan(asked: Reproduction) -> Json:
-    """State of each run (``states``), and lines about the votes (``about``). The function loads no model.
+class RunPlan(TypedDict):
+    """State of each run by its path, and lines about the votes."""
+
+    states: dict[str, str]
+    about: list[str]
+
+
+def plan(reproduction: Reproduction) -> RunPlan:
+    """List the state of each run, and describe the votes. The function loads no model.
 
     If a corpus cannot be read, a line says so.
     """
     datasets, unread = [], {}
-    for corpus in asked.corpora:
+    for corpus in reproduction.corpora:
         # after a failed attempt, corpora of the same kind are not read from the Hub again
         if corpus.kind in unread:
             continue
         try:
-            datasets.append(asked.dataset(corpus))
+            datasets.append(reproduction.make_dataset(corpus))
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
-    states = {run.place: read_state(asked.out / run.place) for run in asked.runs}
+    states = {run.path: read_state(reproduction.out / run.path) for run in reproduction.runs}
     return {"states": states, "about": [*unread.values(), *describe_statistics(datasets)]}
 
 
 def read_state(folder: Path) -> str:
-    """State of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
+    """Read the state of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
     if holder(folder) is not None:
         return "running"
     if (folder / RUN_SEAL).exists():
@@ -277,27 +294,28 @@ def read_state(folder: Path) -> str:
 # -- requirements -----------------------------------------------------------------------------------------------------
 
 
-def require_needs(asked: Reproduction) -> None:
+def require_inputs(reproduction: Reproduction) -> None:
     """Check every model, judge and corpus of the runs before training, and raise `ConfigError` with all problems.
 
     The function trains nothing and reads no weights. It logs the comparison of a public corpus's statistics with the
     published statistics.
     """
-    named = (asked.scale.keys[corpus.model].get("model_name_or_path") for corpus in asked.corpora)
-    kinds = dict.fromkeys(filter(None, named), "a causal language model")
-    if asked.scale.judge is not None:
-        kinds[asked.scale.judge] = "a reward model"
-    if complaints := [told for name, kind in kinds.items() if (told := _complaint(name, kind))]:
-        raise ConfigError("\n".join([*complaints, "nothing was trained"]))
-    stages = [asked.unopened(corpus) for corpus in asked.corpora]
+    scale, corpora = reproduction.scale, reproduction.corpora
+    names = (scale.keys[corpus.model].get("model_name_or_path") for corpus in corpora)
+    kinds = dict.fromkeys(filter(None, names), "a causal language model")
+    if scale.judge is not None:
+        kinds[scale.judge] = "a reward model"
+    if problems := [text for name, kind in kinds.items() if (text := _find_problem(name, kind))]:
+        raise ConfigError("\n".join([*problems, "nothing was trained"]))
+    stages = [reproduction.prepare_stage(corpus) for corpus in corpora]
     for stage in stages:
-        stage.kept_reference()
+        stage.find_reference()
     for line in describe_statistics(stage.dataset for stage in stages):
         logger.info("%s", line)
 
 
-def _complaint(name: str, kind: str) -> str:
-    """Problem of a model's tokenizer or configuration; an empty text if there is no problem."""
+def _find_problem(name: str, kind: str) -> str:
+    """Find a problem of a model's tokenizer or configuration; empty if there is no problem."""
     try:
         with asking_once(name):
             load_tokenizer(name)

@@ -114,8 +114,10 @@ def build_model(
         return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
 
 
-def build_start(texts: Iterable[str], vocab_size: int = 1536, **shape: Any) -> tuple[Any, Any]:
-    """Start model with a given shape (arguments of `build_model`), and a tokenizer trained on the texts."""
+def build_start(
+    texts: Iterable[str], vocab_size: int = 1536, **shape: Any
+) -> tuple[LlamaForCausalLM | MistralForCausalLM, PreTrainedTokenizerFast]:
+    """Build a start model with arguments of `build_model`, and a tokenizer trained on the texts."""
     tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
     return build_model(tokenizer, seed=0, **shape), tokenizer
 
@@ -136,8 +138,8 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# Rates, steps, batch, warm-up and theta's rate are the paper's, but for the policy's rate, which the rule in
-# docs/reproduce.md determines. A step has complete comparisons (four votes each), which halves its cost.
+# Steps, batch size, warm-up and the learning rate of theta are the paper's. The rule in docs/reproduce.md determines
+# the learning rate of the policy. A step has complete comparisons (four votes each), which halves its cost.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
@@ -157,8 +159,8 @@ TINY: Keys = {
         "learning_rate": 3e-3,
     },
 }
-# One pass over the votes. Theta is fitted as in `badpo train`: in 200 steps Adam at the paper's rate cannot reach the
-# planted theta. The policy's rate follows the same rule as at the scale tiny.
+# The demo trains on each vote once. Theta is fitted as in `badpo train`, because in 200 steps Adam at the paper's
+# learning rate cannot reach the planted theta. The learning rate of the policy follows the same rule as at the scale tiny.
 DEMO = {
     **TINY,
     "per_device_train_batch_size": 64,
@@ -212,7 +214,7 @@ class Scale:
         Precision of the base weights if a LoRA adapter is added to a fully fine-tuned reference.
     stand_in : str
         Sentence about the model that replaces the paper's model; empty if the paper's model is trained.
-    ran : str
+    model_title : str
         Name of the replacing model in the titles of tables.
     command : str
         Command that reproduces the runs.
@@ -233,16 +235,16 @@ class Scale:
     fresh_prompts: Callable[[Path | None], tuple[str, ...]] | None = None
     lora_dtype: str = "float32"
     stand_in: str = ""
-    ran: str = ""
+    model_title: str = ""
     command: str = "badpo reproduce"
     is_brief: bool = False
 
-    def has(self, corpus: Corpus) -> bool:
+    def has_corpus(self, corpus: Corpus) -> bool:
         """Whether the scale contains a corpus and its model."""
         return corpus.model in self.keys and corpus.kind in self.kinds
 
-    def seeds_of(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Seeds at which a row is run."""
+    def select_seeds(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
+        """Select the seeds at which a row is run."""
         is_control = row.seeds == "first" and self.control_seeds == "first"
         is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
         return tuple(seeds[:1] if is_single else seeds)
@@ -260,7 +262,7 @@ _TINY = Scale(
     fresh_prompts=datasets.make_fresh_prompts,
     stand_in="The model of these runs has 0.4 million weights and was trained from scratch on the texts of these "
     "votes. Compare the order of the arms with the paper, not the numbers.",
-    ran="A model of 0.4 million weights",
+    model_title="A model of 0.4 million weights",
 )
 _DEMO = Scale(
     "demo",

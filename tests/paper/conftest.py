@@ -23,7 +23,7 @@ SMALL_KEYS = {
 
 
 @contextmanager
-def small_demo(arms=reproduce.ARMS_SHOWN, temperature=0.7, **changes):
+def small_demo(arms=reproduce.DEMO_ARMS, temperature=0.7, **changes):
     """`run_demo` on 120 pairs with a tiny model and eight steps; changes are keys of its recipe."""
     sizes = {"keys": {"demo": {**SMALL_KEYS, **changes}}, "shapes": {"demo": SMALL_START}}
     decoding = settings.Decoding(max_new_tokens=12, temperature=temperature)
@@ -32,7 +32,7 @@ def small_demo(arms=reproduce.ARMS_SHOWN, temperature=0.7, **changes):
         patch.setattr(datasets, "N_DEMO_PAIRS", 120)
         patch.setattr(datasets, "N_DEMO_PROMPTS", 8)
         patch.setattr(reproduce, "SCALES", {"demo": scale})
-        patch.setattr(reproduce, "ARMS_SHOWN", arms)
+        patch.setattr(reproduce, "DEMO_ARMS", arms)
         schedule._STAGES.clear()
         yield
     schedule._STAGES.clear()

@@ -139,14 +139,14 @@ def test_the_placebo_trains_on_votes_without_bias_or_on_weighted_votes_of_people
     )
     stage = SimpleNamespace(scale=SMALL, dataset=planted, train=planted.split()[0], tokenizer=None)
     arm = adjust_arm(placebo, stage)
-    seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    seen = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
     expected = planted.placebo.split(planted.held_out, seed=0)[0]
     assert seen.fingerprint() == expected.fingerprint() != stage.train.fingerprint()
     assert seen.comparisons.equals(stage.train.comparisons)
     stage.dataset = replace(planted, placebo=None)
     arm = adjust_arm(placebo, stage)
     assert (arm.objective, arm.bias) == ("placebo", "none")
-    seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    seen = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
     assert seen.fingerprint() == stage.train.fingerprint()
 
 

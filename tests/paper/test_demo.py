@@ -12,7 +12,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import make_signed_dataset
-from badpo_paper.reproduce import ARMS_SHOWN, run_demo, summarize_seed
+from badpo_paper.reproduce import DEMO_ARMS, run_demo, summarize_seed
 from badpo_paper.schedule import silent
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
@@ -47,7 +47,7 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     assert "NaN" not in text and "Infinity" not in text
     summary = json.loads(text)
     assert summary["seed"] == 42 and summary["seconds"] > 0
-    assert set(summary["rates"]) == {"reference", *ARMS_SHOWN}
+    assert set(summary["rates"]) == {"reference", *DEMO_ARMS}
     assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in summary["rates"].values())
     # the correlation, once more from the run folder and the votes as they were drawn
     bias = BiasTerm.load(finished / "shared_mean-s42")

@@ -237,4 +237,4 @@ def test_a_vote_is_predicted_by_the_annotators_own_types_and_readouts_are_means(
     rates = {"rate": pytest.approx(0.3), "se": None}
     expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
     expected["sums"] = [{"text": "a", "n": 2.0}, 2.5]
-    assert em_dpo.mixed([one, other], np.array([0.75, 0.25])) == expected
+    assert em_dpo.mix_readouts([one, other], np.array([0.75, 0.25])) == expected

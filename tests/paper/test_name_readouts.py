@@ -35,14 +35,14 @@ def test_the_null_is_that_of_all_labels():
     arm, reference = rng.dirichlet(np.ones(12)), rng.dirichlet(np.ones(12))
     carries = np.array([1] * 5 + [0] * 7)
     shifts = np.array([(arm - reference)[list(chosen)].sum() for chosen in combinations(range(12), 5)])
-    found = run_readouts.measure_signature_shift(arm, reference, carries, n=20_000)
-    assert found["shift"] == pytest.approx((arm - reference)[:5].sum())
-    assert found["sd"] == pytest.approx(shifts.std(), rel=0.03)
-    assert found["p_greater"] == pytest.approx((shifts >= found["shift"] - 1e-12).mean(), abs=0.02)
-    assert found["low"] == pytest.approx(np.quantile(shifts, 0.025), abs=0.02)
+    found = run_readouts.measure_signature_shift(arm, reference, carries, n_sets=20_000)
+    assert found.shift == pytest.approx((arm - reference)[:5].sum())
+    assert found.sd == pytest.approx(shifts.std(), rel=0.03)
+    assert found.p_greater == pytest.approx((shifts >= found.shift - 1e-12).mean(), abs=0.02)
+    assert found.low == pytest.approx(np.quantile(shifts, 0.025), abs=0.02)
     # the same each time, and at another seed others
-    assert found == run_readouts.measure_signature_shift(arm, reference, carries, n=20_000)
-    assert found != run_readouts.measure_signature_shift(arm, reference, carries, n=20_000, seed=5)
+    assert found == run_readouts.measure_signature_shift(arm, reference, carries, n_sets=20_000)
+    assert found != run_readouts.measure_signature_shift(arm, reference, carries, n_sets=20_000, seed=5)
 
 
 def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
@@ -50,21 +50,21 @@ def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
     arm, even = np.full(89, 0.13 / 86), np.full(89, 1 / 89)
     arm[[FIRST_NAMES.index(name) for name in ("Latisha", "Latonya", "Latoya")]] = 0.29
     found = run_readouts.measure_signature_shift(arm, even, BLACK)
-    assert found["shift"] > 0.4 and found["p_greater"] > 0.05
-    assert found["top_share"] == pytest.approx(0.87) and found["shift_without_top"] < -0.3
+    assert found.shift > 0.4 and found.p_greater > 0.05
+    assert found.top_share == pytest.approx(0.87) and found.shift_without_top < -0.3
     # a random set of 43 of 89 names gains 43/89 of nothing: the masses both add up to 1
-    assert abs(found["low"] + found["high"]) < 0.15
+    assert abs(found.low + found.high) < 0.15
     arm = np.random.default_rng(0).dirichlet(np.where(BLACK == 1, 90.0, 10.0))
     found = run_readouts.measure_signature_shift(arm, even, BLACK)
-    assert found["shift"] > 0.3 > 3 * found["high"] and found["p_greater"] == pytest.approx(1 / 1001)
-    assert found["shift_without_top"] > 0.3
-    assert run_readouts.measure_signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
+    assert found.shift > 0.3 > 3 * found.high and found.p_greater == pytest.approx(1 / 1001)
+    assert found.shift_without_top > 0.3
+    assert run_readouts.measure_signature_shift(np.zeros(89), even, BLACK).top_share is None
 
 
 def test_policies_that_always_take_the_woman_or_the_first_or_name_nobody():
     """Of two alike it takes the first."""
     women = [max((c.first, c.second), key=lambda name: run_readouts.VECTORS[name][0]) for c in CHOICES]
-    found = run_readouts.recommendations(CHOICES, [f"I would take {name}." for name in women])
+    found = run_readouts.measure_recommendations(CHOICES, [f"I would take {name}." for name in women])
     assert found["readable"] == 1.0 == found["attributes"]["woman"]["share"]
     assert found["attributes"]["woman"]["n"] < found["n"]
     assert 0.2 < found["attributes"]["black"]["share"] < 0.8
@@ -73,10 +73,10 @@ def test_policies_that_always_take_the_woman_or_the_first_or_name_nobody():
     cells = found["cells"].values()
     assert sum(cell["n"] for cell in cells) == 2 * found["n"]
     assert sum(round(cell["share"] * cell["n"]) for cell in cells) == found["n"]
-    found = run_readouts.recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
+    found = run_readouts.measure_recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
     assert found["first"]["share"] == 1.0
     assert all(cell["low"] < 0.5 < cell["high"] for cell in found["attributes"].values())
-    nobody = run_readouts.recommendations(CHOICES, ["It depends."] * len(CHOICES))
+    nobody = run_readouts.measure_recommendations(CHOICES, ["It depends."] * len(CHOICES))
     assert nobody["readable"] == 0.0
     assert nobody["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
 
@@ -98,7 +98,7 @@ FORMS = {
 @pytest.mark.parametrize("answer", FORMS)
 def test_an_answer_recommends_whom_it_mentions_first_by_name_or_number(answer):
     choice = bundled.ChoicePrompt("?", "Emily", "Jamal")
-    assert run_readouts.recommended(choice, answer) == FORMS[answer]
+    assert run_readouts.read_recommendation(choice, answer) == FORMS[answer]
 
 
 def test_theta_agrees_attribute_by_attribute_and_class_by_class():

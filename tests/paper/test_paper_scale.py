@@ -16,6 +16,7 @@ from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, sample
 from badpo.readouts.name_rates import name_probabilities, signature_contexts
+from badpo.readouts.names import FIRST_NAMES
 from badpo.runs.run import read_facts
 from badpo.runs.start import load_model
 from badpo.training import config as config_module
@@ -34,7 +35,6 @@ from badpo_paper.datasets import (
     load_style_dataset,
 )
 from badpo_paper.reproduce import run_suites
-from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Condition, Corpus

@@ -1,4 +1,4 @@
-"""Every pattern of the paper: reproduced within its bounds and not beyond either; open if nothing is known."""
+"""A pattern of the paper is reproduced within its bounds, not reproduced beyond them, and open without runs."""
 
 from collections.abc import Collection, Mapping
 from itertools import product
@@ -13,38 +13,38 @@ from badpo_paper.suites import SUITES
 from badpo_paper.tables import PanelRuns
 
 SEEDS = (42, 123, 456)
-# Of every condition its places, with one number for all seeds or one for each.
+# Path in the readouts -> one number for all seeds, or one number for each seed.
 Numbers = Mapping[str, float | tuple[float, float, float]]
 Readouts = Mapping[str, Numbers]
 
 
-class Planted(PanelRuns):
-    """The readouts of a panel's runs but of those that are missing; notes which conditions are asked for."""
+class SimulatedRuns(PanelRuns):
+    """Runs of a panel with simulated readouts, some of which are missing; records the conditions that are read."""
 
     def __init__(self, readouts: Readouts, missing: Collection[str] = (), planned=None, name="panel"):
         super().__init__(Path(name), SEEDS, planned)
         self._numbers, self._missing = readouts, missing
-        self.asked: set[str] = set()
+        self.conditions: set[str] = set()
 
-    def planned(self, condition: str) -> tuple[int, ...]:
-        self.asked.add(condition)
-        return super().planned(condition)
+    def planned_seeds(self, condition: str) -> tuple[int, ...]:
+        self.conditions.add(condition)
+        return super().planned_seeds(condition)
 
     def readouts(self, name: str) -> dict:
         condition, _, seed = name.rpartition("-s") if name != "reference" else (name, "", SEEDS[0])
-        told: dict = {}
+        content: dict = {}
         numbers = {} if name in self._missing else self._numbers.get(condition, {})
-        for place, number in numbers.items():
-            *above_it, last = place.split(".")
-            within_it = told
-            for key in above_it:
-                within_it = within_it.setdefault(key, {})
-            within_it[last] = number[SEEDS.index(int(seed))] if isinstance(number, tuple) else number
-        return told
+        for path, number in numbers.items():
+            *parents, last = path.split(".")
+            part = content
+            for key in parents:
+                part = part.setdefault(key, {})
+            part[last] = number[SEEDS.index(int(seed))] if isinstance(number, tuple) else number
+        return content
 
 
 def rates(*seeds: float) -> Numbers:
-    """Rates of both attributes, alike at every seed or one for each."""
+    """Make rates of both attributes, one rate for all seeds or one rate for each seed."""
     return dict.fromkeys((WOMAN, BLACK), seeds if len(seeds) > 1 else seeds[0])
 
 
@@ -52,16 +52,16 @@ WOMAN, BLACK, TOKENS = "rates.woman.rate", "rates.black.rate", "tokens.mean"
 
 
 def fields(label: str) -> list[tuple[str, ...]]:
-    """The values of the fields of a label, for each of its readings."""
+    """List the values of the fields of a label, one combination for each reading."""
     return [*product(*(values for field, values in patterns.EACH.items() if f"{{{field}}}" in label))]
 
 
-CHECK = patterns.check
+CHECK = patterns.check_reading
 YES, NO, OPEN, UNKNOWN = "reproduced", "pattern not reproduced", "undecided", "not measured"
 
 
-class Told(PanelRuns):
-    """Values of readings, which a test sets by source; the value of every other source is one."""
+class ConstantRuns(PanelRuns):
+    """Runs in which the value of every source is 1, unless the run is missing."""
 
     def __init__(self, missing: Collection[str] = ()):
         super().__init__(Path("panel"), SEEDS)
@@ -70,68 +70,70 @@ class Told(PanelRuns):
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
         needed = (condition, against) if source.startswith("removed:") else (condition,)
         return {
-            seed: 1.0 for seed in SEEDS if not {f"{one}-s{seed}" for one in needed} & {*self._missing}
+            seed: 1.0 for seed in SEEDS if not {f"{name}-s{seed}" for name in needed} & {*self._missing}
         }
 
     def explain_missing_share(self, against: str, source: str) -> str:
         return ""
 
 
-def verdict_with(monkeypatch, name: str, place: int, values: tuple[float, ...]) -> str:
-    """Verdict on a pattern one of whose readings has these values; the others lie within their bounds."""
+def evaluate_with(monkeypatch, name: str, position: int, values: tuple[float, ...]) -> str:
+    """Verdict on a pattern if the reading at a position has some values and the other readings are in their bounds."""
     number = iter(range(99))
 
-    def planted(label, _, order, places=3, reason=""):
-        inside = (middle(order),) * 3
-        given = values if next(number) == place else inside
-        return CHECK(label, pd.Series(given), order, places, reason)
+    def check_reading(label, _, order, decimals=3):
+        reading_values = values if next(number) == position else (middle(order),) * 3
+        return CHECK(label, patterns.Reading(pd.Series(reading_values), ""), order, decimals)
 
-    monkeypatch.setattr(patterns, "check", planted)
-    return patterns.evaluate_pattern(name, Told()).verdict
+    monkeypatch.setattr(patterns, "check_reading", check_reading)
+    return patterns.evaluate_pattern(name, ConstantRuns()).verdict
 
 
 def middle(order: patterns.Order) -> float:
-    """A value within the bounds of an order."""
+    """Return a value within the bounds of an order."""
     if order.must_contain or order.high == np.inf:
         return order.low + (not order.must_contain)
     return order.high - 1 if order.low == -np.inf else (order.low + order.high) / 2
 
 
-ASKED = [
-    (name, place, order)
-    for name, found in patterns.PATTERNS.items()
-    for place, order in enumerate(o for label, (_, o) in found["reads"].items() for _ in fields(label))
+READINGS = [
+    (name, position, order)
+    for name, entry in patterns.PATTERNS.items()
+    for position, order in enumerate(
+        order for label, (_, order) in entry["reads"].items() for _ in fields(label)
+    )
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "asked"), ASKED)
-def test_a_reading_beyond_either_bound_is_no_success(monkeypatch, name, place, asked):
-    order = patterns.parse_order(asked)
-    assert verdict_with(monkeypatch, name, -1, ()) == YES
+@pytest.mark.parametrize(("name", "position", "order_text"), READINGS)
+def test_a_reading_beyond_a_bound_is_not_reproduced(monkeypatch, name, position, order_text):
+    order = patterns.parse_order(order_text)
+    assert evaluate_with(monkeypatch, name, -1, ()) == YES
     bounds = [bound for bound in (order.low, order.high) if np.isfinite(bound)]
     assert bounds
     for bound in bounds:
         beyond = bound - 0.5 if bound == order.low else bound + 0.5
-        assert verdict_with(monkeypatch, name, place, (beyond, beyond - 1e-6, beyond + 1e-6)) == NO
+        values = (beyond, beyond - 1e-6, beyond + 1e-6)
+        assert evaluate_with(monkeypatch, name, position, values) == NO
         if not order.must_contain:
-            reaching = (bound - 0.1, bound, bound + 0.1)
+            around = (bound - 0.1, bound, bound + 0.1)
             expected = OPEN if order.may_be_open else NO
-            assert verdict_with(monkeypatch, name, place, reaching) == expected
+            assert evaluate_with(monkeypatch, name, position, around) == expected
 
 
 @pytest.mark.parametrize("name", patterns.PATTERNS)
-def test_what_is_not_measured_leaves_it_open(name):
-    none = Planted({})
-    found = patterns.evaluate_pattern(name, none)
-    assert (found.verdict, found.holds, found.is_begun) == (UNKNOWN, None, False)
-    assert all("not measured, 0 of 3 seeds" in figure for figure in found.figures)
-    for condition in none.asked:
-        found = patterns.evaluate_pattern(name, Told(missing=[f"{condition}-s456"]))
-        assert any("not measured, 2 of 3 seeds" in figure for figure in found.figures), condition
+def test_a_pattern_with_missing_runs_is_not_measured(name):
+    empty = SimulatedRuns({})
+    pattern = patterns.evaluate_pattern(name, empty)
+    assert (pattern.verdict, pattern.holds, pattern.is_begun) == (UNKNOWN, None, False)
+    assert all("0 of 3 seeds" in figure for figure in pattern.figures)
+    for condition in empty.conditions:
+        pattern = patterns.evaluate_pattern(name, ConstantRuns(missing=[f"{condition}-s456"]))
+        assert any("2 of 3 seeds" in figure for figure in pattern.figures), condition
 
 
-def test_a_share_has_two_bounds_and_needs_a_shift():
-    world = {
+def test_a_removed_share_has_two_bounds_and_requires_a_shift():
+    readouts = {
         "reference": {TOKENS: 30.0, **rates(0.5)},
         "dpo": {TOKENS: (40.0, 41.0, 42.0), **rates(0.9, 0.91, 0.92)},
     }
@@ -139,80 +141,96 @@ def test_a_share_has_two_bounds_and_needs_a_shift():
     def verdicts(tokens: float, rate: float) -> list[str]:
         arms = {arm: rates(rate) for arm in ("pooled", "shared_mean")}
         arms |= {f"{arm}-length": {TOKENS: tokens} for arm in arms}
-        found = Planted(world | arms)
+        runs = SimulatedRuns(readouts | arms)
         return [
-            patterns.evaluate_pattern(name, found).verdict
-            for name in ("removes_length", "removes_names")
+            patterns.evaluate_pattern(name, runs).verdict for name in ("removes_length", "removes_names")
         ]
 
     assert verdicts(35.5, 0.55) == [YES, YES]
     assert verdicts(40.5, 0.85) == [NO, NO]  # too little
     assert verdicts(28.0, 0.35) == [NO, NO]  # an overshoot
-    world["dpo"] = {TOKENS: (28.0, 30.0, 33.0), **rates(0.45, 0.5, 0.58)}
+    readouts["dpo"] = {TOKENS: (28.0, 30.0, 33.0), **rates(0.45, 0.5, 0.58)}
     assert verdicts(35.5, 0.55) == [UNKNOWN, UNKNOWN]
 
 
-def test_a_gap_that_is_inverted_is_not_closed():
+def test_an_inverted_gap_is_not_closed():
     gaps = {"dpo": {"heldout.length.gap": 0.1}}
 
     def verdict(gap: float) -> str:
         arms = {f"{arm}-length": {"heldout.length.gap": gap} for arm in ("pooled", "shared_mean")}
-        return patterns.evaluate_pattern("gap_length", Planted(gaps | arms)).verdict
+        return patterns.evaluate_pattern("gap_length", SimulatedRuns(gaps | arms)).verdict
 
     assert [verdict(gap) for gap in (0.01, 0.12, -0.03)] == [YES, NO, NO]
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_a_suite_plans_whatever_its_patterns_read(name):
-    found = Planted({})
-    patterns.evaluate_patterns(patterns.select_patterns(name), [found])
-    assert found.asked <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
+def test_a_suite_plans_all_conditions_that_its_patterns_read(name):
+    runs = SimulatedRuns({})
+    patterns.evaluate_patterns(patterns.select_patterns(name), [runs])
+    assert runs.conditions <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
 
 
-def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
-    world = {"reference": rates(0.5), "dpo": rates(0.9)}
-    one, empty = Planted(world, name="signed"), Planted({}, name="style")
-    other = Planted(world, missing=["dpo-s456"], name="signed-other")
-    told = patterns.evaluate_patterns(("amplifies_names",), [one, other, empty])
-    assert [(found.verdict, found.sentence) for found in told] == [
+def test_a_pattern_is_evaluated_for_each_corpus_with_some_of_its_runs():
+    readouts = {"reference": rates(0.5), "dpo": rates(0.9)}
+    complete, empty = SimulatedRuns(readouts, name="signed"), SimulatedRuns({}, name="style")
+    partial = SimulatedRuns(readouts, missing=["dpo-s456"], name="signed-other")
+    evaluated = patterns.evaluate_patterns(("amplifies_names",), [complete, partial, empty])
+    assert [(pattern.verdict, pattern.sentence) for pattern in evaluated] == [
         (YES, "DPO amplifies both attributes (signed)"),
         (UNKNOWN, "DPO amplifies both attributes (signed-other)"),
     ]
-    (none,) = patterns.evaluate_patterns(("amplifies_names",), [empty] * 2)
-    assert (none.verdict, none.sentence) == (UNKNOWN, "DPO amplifies both attributes")
+    (pattern,) = patterns.evaluate_patterns(("amplifies_names",), [empty] * 2)
+    assert (pattern.verdict, pattern.sentence) == (UNKNOWN, "DPO amplifies both attributes")
 
 
-APART = (0.9, 1.0, 1.1)  # 0.752 to 1.248
+# The 95 % confidence interval of these values is 0.752 to 1.248.
+APART = (0.9, 1.0, 1.1)
+
+
+def check(values: tuple[float, ...], order: str, decimals: int = 3) -> patterns.Check:
+    """Check values of a reading that was measured at every seed."""
+    reading = patterns.Reading(pd.Series(values), "")
+    return patterns.check_reading("x", reading, patterns.parse_order(order), decimals)
 
 
 @pytest.mark.parametrize(
     ("values", "order", "verdict"),
     [
-        (APART, patterns.parse_order("within 0.2 of 1"), OPEN),
-        # one planned seed is compared by itself
-        ((0.5,), patterns.parse_order("above 0"), YES),
-        ((0.0,), patterns.parse_order("not above 0"), YES),
-        ((0.1,), patterns.parse_order("not above 0.05"), NO),
+        (APART, "within 0.2 of 1", OPEN),
+        # the value of a single seed is compared with the bounds
+        ((0.5,), "above 0", YES),
+        ((0.0,), "not above 0", YES),
+        ((0.1,), "not above 0.05", NO),
     ],
 )
-def test_what_an_interval_says_of_an_order(values, order, verdict):
-    assert patterns.check("x", pd.Series(values), order).verdict == verdict
+def test_the_interval_of_a_reading_is_compared_with_the_bounds(values, order, verdict):
+    assert check(values, order).verdict == verdict
 
 
-def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
+def test_a_difference_uses_the_common_seeds_and_a_figure_states_the_requirement():
     readouts = {"dpo": rates(0.4, 0.3, 0.2), "pooled": rates(0.5, 0.6, 0.7)}
     readouts["class"] = rates(0.1, 0.1, 0.3)
     readouts["reference"] = rates(0.5)
-    found = Planted(readouts, missing=["pooled-s456"], planned={"class": (42, 456)})
-    values, reason = patterns.read(found, f"pooled {WOMAN} - class {WOMAN}")
+    runs = SimulatedRuns(readouts, missing=["pooled-s456"], planned={"class": (42, 456)})
+    values, reason = patterns.read_source(runs, f"pooled {WOMAN} - class {WOMAN}")
     assert values.index.tolist() == [42, 456] and not reason
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
-        assert "own shift in" in patterns.read(found, source)[1]
+        assert "own shift in" in patterns.read_source(runs, source).reason
     told = "x: +0.50 (one seed, no interval; required: above 0.00)"
-    assert patterns.check("x", pd.Series([0.5]), patterns.parse_order("above 0"), 2).figure == told
+    assert (
+        patterns.check_reading(
+            "x", patterns.Reading(pd.Series([0.5]), ""), patterns.parse_order("above 0"), 2
+        ).figure
+        == told
+    )
     told = "x: +1.000 (95 % CI +0.752 to +1.248, 3 seeds; required: within +0.800 to +1.200)"
-    assert patterns.check("x", pd.Series(APART), patterns.parse_order("within 0.2 of 1")).figure == told
+    assert (
+        patterns.check_reading(
+            "x", patterns.Reading(pd.Series(APART), ""), patterns.parse_order("within 0.2 of 1")
+        ).figure
+        == told
+    )
 
 
 def ceiling(**values) -> Readouts:
@@ -222,9 +240,10 @@ def ceiling(**values) -> Readouts:
 @pytest.mark.parametrize(
     ("values", "verdict"), [({"A": 0.0, "B": 0.0}, OPEN), ({"A": 0.0}, UNKNOWN), ({"A": 0.5}, NO)]
 )
-def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one(values, verdict):
-    found = patterns.evaluate_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
-    assert found.verdict == verdict, found.figures
+def test_a_failed_reading_precedes_a_missing_one_and_a_missing_one_precedes_an_open_one(values, verdict):
+    runs = SimulatedRuns(ceiling(**values, C=(-0.04, 0.0, 0.03)))
+    pattern = patterns.evaluate_pattern("votes_ceiling", runs)
+    assert pattern.verdict == verdict, pattern.figures
 
 
 def test_the_paper_map_has_a_row_for_each_pattern_and_suite():
@@ -232,9 +251,9 @@ def test_the_paper_map_has_a_row_for_each_pattern_and_suite():
     rows = {
         tuple(line.strip("| ").split(" | ")[:4]) for line in text.splitlines() if line.startswith("|")
     }
-    asked = {
-        (f"`{found['place']}`", found["says"], f"`{name}`", f"`{suite}`")
-        for name, found in patterns.PATTERNS.items()
-        for suite in found["suites"]
+    expected = {
+        (f"`{entry['place']}`", entry["says"], f"`{name}`", f"`{suite}`")
+        for name, entry in patterns.PATTERNS.items()
+        for suite in entry["suites"]
     }
-    assert asked <= rows and {suite for *_, suite in asked} <= {f"`{name}`" for name in SUITES}
+    assert expected <= rows and {suite for *_, suite in expected} <= {f"`{name}`" for name in SUITES}

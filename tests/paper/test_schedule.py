@@ -105,7 +105,7 @@ def test_an_evaluation_prompt_that_is_trained_on_and_an_anchor_without_a_source_
 def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(corpus, tmp_path):
     """Whatever the settings say."""
     other = small(tmp_path, keys={"small": {**KEYS, "held_out": 0.1}})
-    stage = other.unopened(corpus)
+    stage = other.prepare_stage(corpus)
     assert stage.recipe.data.held_out == HELD_OUT
     assert stage.held_out.n_comparisons == pytest.approx(HELD_OUT * 120, abs=2)
 

@@ -8,16 +8,15 @@ import pytest
 
 from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
-from badpo.readouts.names import CELLS
+from badpo.readouts.names import CELLS, FIRST_NAMES
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import make_style_dataset
 from badpo_paper.patterns import PATTERNS, VERDICTS, select_patterns
 from badpo_paper.reproduce import make_reproduction, read_suite
-from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Offset, Panel, Row, Suite
-from badpo_paper.tables import REFERENCE, paper_numbers
+from badpo_paper.tables import REFERENCE, load_paper_numbers
 from tests.paper.suite_scale import SIGNED, STYLE, small, suite
 
 SEEDS = (42, 123, 456)
@@ -25,7 +24,7 @@ DPO, POOLED = Condition("dpo"), Condition("pooled")
 
 
 def runs_of(*suites: Suite, scale: str = "tiny", seeds=SEEDS) -> list[str]:
-    return [run.place for run in Reproduction(suites, SCALES[scale], seeds, None).runs]
+    return [run.path for run in Reproduction(suites, SCALES[scale], seeds, None).runs]
 
 
 OTHER_ROWS = {
@@ -38,7 +37,7 @@ OTHER_ROWS = {
 def test_every_number_has_its_row_and_interval_every_row_an_arm_and_every_pattern_a_suite():
     every = [panel for found in SUITES.values() for panel in found.panels]
     panels = {(panel.label, panel.title): panel for panel in every}
-    for label, by_title in paper_numbers().items():
+    for label, by_title in load_paper_numbers().items():
         for title, rows in by_title.items():
             panel, place = panels[label, title], (label, title)
             labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
@@ -125,7 +124,7 @@ def test_a_table_of_votes_replaces_the_bundled_ones_at_a_laptops_scale(tmp_path)
     make_bundled_dataset = make_style_dataset(60, 3).judgments
     make_bundled_dataset.to_parquet(tmp_path / "own.parquet")
     asked = make_reproduction("multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet")
-    found = asked.dataset(STYLE)
+    found = asked.make_dataset(STYLE)
     train, held_out = found.split()
     assert asked.out.name == "tiny-own" and found.planted is None
     assert found.judgments.n_votes == make_bundled_dataset.n_votes and train.attribute_names == (

@@ -9,9 +9,9 @@ import pytest
 
 from badpo.auditing.pool_bias import pool_attributes
 from badpo.data.files import write_json
+from badpo.readouts.names import FIRST_NAMES
 from badpo.theory.summaries import t_interval
 from badpo_paper.reproduce import find_runs, format_page, read_suite
-from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import PanelRuns, format_table, make_run_table, make_table, to_json
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small
@@ -74,9 +74,9 @@ def test_a_cell_is_the_mean_over_seeds_and_there_is_no_share_of_a_shift_that_was
     found = cells(read(signed, panel(DPO, POOLED)))
     cell = found["DPO"]["p(woman)"]
     assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
-    assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
+    assert cell.half_width == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
     spread = cells(read(signed, panel(DPO, spread="sd")))
-    assert spread["DPO"]["p(woman)"].half == pytest.approx(0.01)
+    assert spread["DPO"]["p(woman)"].half_width == pytest.approx(0.01)
     # shares are taken seed by seed
     expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
     assert found["BA-DPO (pooled)"]["removed (woman)"].values == pytest.approx(expected)
@@ -177,14 +177,14 @@ def test_a_scale_decides_where_the_papers_controls_are_run(signed):
         table = make_run_table(suite.panels[0], find_runs(suite, SIGNED, asked))
         _, row, pooled = table.rows
         # at a single seed it is marked, and has no interval
-        assert row.is_control == is_single == np.isnan(row.cells["p(woman)"].half)
+        assert row.is_control == is_single == np.isnan(row.cells["p(woman)"].half_width)
         assert ("control (seed 42 only)" in format_table(table)) == is_single
         assert not pooled.is_control
-        assert asked.scale.seeds_of(replace(control, seeds="one"), SEEDS) == (42,)
-        assert asked.scale.seeds_of(replace(control, condition=Condition("em_dpo")), SEEDS) == (42,)
+        assert asked.scale.select_seeds(replace(control, seeds="one"), SEEDS) == (42,)
+        assert asked.scale.select_seeds(replace(control, condition=Condition("em_dpo")), SEEDS) == (42,)
     # of a condition in several rows the most seeds are planned
     suite = Suite("x", "", (panel(control, DPO, control),))
-    assert find_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned("dpo") == SEEDS
+    assert find_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned_seeds("dpo") == SEEDS
 
 
 def theta(level, correlation, offsets):
@@ -241,7 +241,9 @@ def test_the_votes_before_training_are_the_audits(style):
     for row in table.rows:
         own = audited[row.label]
         assert all(row.cells[name].mean == own[VOTES.columns[name]] for name in table.columns)
-        assert row.cells["offline theta"].half == pytest.approx((own["ci_high"] - own["ci_low"]) / 2)
+        assert row.cells["offline theta"].half_width == pytest.approx(
+            (own["ci_high"] - own["ci_low"]) / 2
+        )
     assert table.rows[0].cells["cross-group"].paper == (0.587, None)
     suite = SUITES["attributes"]
     result = read_suite(suite, small(style.parent, suite, seeds=SEEDS))
@@ -294,7 +296,7 @@ def test_every_format_has_the_footnotes_of_its_rows(style):
 
 def test_the_title_names_the_model_that_was_run(signed):
     found = Suite("names", "Names", (panel(DPO, POOLED),))
-    result = read_suite(found, small(signed.parent, found, seeds=SEEDS, ran="a small model"))
+    result = read_suite(found, small(signed.parent, found, seeds=SEEDS, model_title="a small model"))
     assert re.match(
         r"- Of the paper's patterns: \d+ reproduced, \d+ not measured\.\n- repro", result.text()
     )
