@@ -26,6 +26,7 @@ from badpo.theory.summaries import Interval
 SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
 HALF = 0.5  # a smaller share removed is called partly removed
+FEW_STEPS = 100  # a run with fewer steps is told to train longer too
 KL_OF_PAPER = 0.03  # nats per token between policy and reference in the paper's runs
 
 Outcome = Literal[
@@ -199,7 +200,7 @@ def _slower(run: Run) -> str:
 
 
 def _longer(run: Run, kl: float) -> str:
-    """Return the command that trains with a learning rate of which the divergence would be near the paper's."""
+    """Return the command that trains until the divergence is near the paper's, with a higher rate or more steps."""
     training = run.readouts.training
     if training is None:
         return ""
@@ -207,7 +208,10 @@ def _longer(run: Run, kl: float) -> str:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
     # the divergence of a small change is proportional to the square of the change
     factor = min(10.0, max(2.0, math.sqrt(KL_OF_PAPER / max(kl, 1e-9))))
-    return _again(run, "--learning_rate", f"{factor * training.learning_rate:.1g}")
+    options = ["--learning_rate", f"{factor * training.learning_rate:.1g}"]
+    if training.steps and training.steps < FEW_STEPS:
+        options += ["--max_steps", f"{5 * training.steps}"]
+    return _again(run, *options)
 
 
 # -- in sentences ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from badpo.results.formatting import decimal, interval_text, page_templates
 
 WIDTH = 360
 _RIGHT = 52  # minimum space for the text at the end of a lane
+_VALUE_GAP = 8  # between the axis and a long text
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
@@ -119,7 +120,7 @@ def dot_plot(panel: DotPanel) -> Markup:
     values = panel.extent() + ([level.value] if level else [])
     written = [panel.number(mark.value) for mark in panel.marks if not panel.notes]
     longest = max(len(text) for text in (*written, *(row.note for row in panel.rows)))
-    across = axis_of(values, panel.limits, left, WIDTH - max(_RIGHT, letter * longest))
+    across = axis_of(values, panel.limits, left, WIDTH - max(_RIGHT, letter * longest + _VALUE_GAP))
     y = 22.0 if level else 8.0
     top = y + heading
     parts, lanes = [_text(WIDTH, top - 9, panel.notes, "end", "level")], [(top - 4, top)]

@@ -312,6 +312,8 @@ def theta_figure(suite: MeasuredRuns) -> Figure | None:
         planted = _level(suite, "planted mean", "theta", name, "planted_level")
         level = planted or _level(suite, "log-odds of the votes", "theta", name, "offline")
         what = title, "mean theta, log-odds", level, ("theta", name, "level")
-        panels.append(_arm_panel(suite, *what, arms=arms))
+        panel = _arm_panel(suite, *what, arms=arms)
+        shown_values = [0.0, *panel.extent(), *([level.value] if level else [])]
+        panels.append(replace(panel, limits=(min(shown_values), max(shown_values))))
     note = _interval_note(suite) if len(suite.seeds) > 1 else ""
     return dot_figure("Theta", panels, note)
