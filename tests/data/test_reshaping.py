@@ -219,6 +219,29 @@ def test_places_on_the_screen_are_read_beside_what_stood_there(is_named):
     assert counts(read(frame)) == (N, 6, 3)
 
 
+@pytest.mark.parametrize(
+    ("column", "stored", "turned", "places"),
+    [
+        ("left_is", "a", "b", ("left", "right")),
+        ("shown_first", "A", "B", ("first", "second")),
+        ("on_the_right", "B", "A", ("left", "right")),
+        ("presentation_order", [0, 1], [1, 0], (0, 1)),
+        ("presentation_order", "[1, 2]", "[2, 1]", ("first", "second")),
+    ],
+)
+def test_places_are_not_read_as_answers_if_a_column_says_what_stood_there(
+    column, stored, turned, places
+):
+    exchanged = [i % 3 == 0 for i in range(N)]
+    choice = [places[won == turned] for won, turned in zip(A_WON, exchanged, strict=True)]
+    order = [turned if is_turned else stored for is_turned in exchanged]
+    frame = table(rater=WHO, choice=choice, **{column: order})
+    with pytest.raises(DataError) as caught:
+        Judgments.read(frame)
+    assert caught.value.question
+    assert counts(Judgments.read(frame, **caught.value.fix)) == (N, 6, 3)
+
+
 @pytest.mark.parametrize("is_survey", [True, False])
 def test_codes_and_questions_are_explained_on_another_sheet(is_survey, tmp_path):
     pytest.importorskip("openpyxl")
@@ -273,6 +296,19 @@ CELLS = {
                 }
             )
             for texts, marks in ((A, labels(1, 4)), (B, labels(4, 1)))
+        ]
+    ),
+    "agreement with a statement": table(
+        user=WHO, **{"Response 1 is better than Response 2": labels("Agree", "Strongly disagree")}
+    ).pipe(
+        lambda frame: pd.concat(
+            [frame, frame[:1].assign(**{frame.columns[-1]: "Neither agree nor disagree"})]
+        )
+    ),
+    "a code for missing ratings": pd.concat(
+        [
+            *[table(user=WHO, quality_1=labels(5, 2), quality_2=labels(2, 4))] * 2,
+            table(user=WHO, quality_1=-99, quality_2=-99)[:1],
         ]
     ),
     "the beginning of the preferred text": table(

@@ -107,6 +107,7 @@ class Table:
         return replace(self, notes=(*self.notes, note))
 
 
+_CODES_FOR_NOTHING = frozenset({-9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0})
 _WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
 
 
@@ -310,7 +311,10 @@ def as_numbers(column: pd.Series) -> Floats:
 
 
 def as_ratings(column: pd.Series) -> Floats:
-    """Ratings as numbers: numbers, ticks, grades in words, and numbers that stand before their meaning."""
+    """Ratings as numbers: numbers, ticks, grades in words, and numbers that stand before their meaning.
+
+    The only negative number of a column is no rating if it is one of those that stand for a missing value.
+    """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
     def rated(cell: Any) -> Any:
@@ -318,7 +322,11 @@ def as_ratings(column: pd.Series) -> Floats:
         first = _NUMBERED_GRADE.match(words)
         return _TICKED.get(words, grades.get(str(cell), float(first[1]) if first else cell))
 
-    return as_numbers(column.map(rated))
+    ratings = as_numbers(column.map(rated))
+    negative = {*ratings[ratings < 0]}
+    if len(negative) == 1 and negative <= _CODES_FOR_NOTHING:
+        ratings[ratings < 0] = np.nan
+    return ratings
 
 
 def are_no_votes(name: str, column: pd.Series) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from badpo.data.cells import (
     MACHINES,
@@ -56,6 +57,7 @@ from badpo.data.reshaping import (
     with_legends,
 )
 from badpo.data.vocabulary import (
+    ANSWER,
     ANSWERS,
     EVEN,
     EXCHANGED,
@@ -65,6 +67,7 @@ from badpo.data.vocabulary import (
     OF_ONE_ANSWER,
     PAIR,
     PEOPLE,
+    SECONDS,
     SIDES,
     TEXTS,
     TURNED,
@@ -313,6 +316,9 @@ REQUIRED = {
 }
 LAYOUTS = (None, "wide", "counts")
 _EXCHANGED = re.compile("flipped|flip|swapped|swap|reversed|exchanged|inverted|mirrored|vertauscht")
+_OF_PLACES = re.compile(
+    f"{ANSWER}|left|right|first|second|links|rechts|shown|displayed|presented|on|the|side|position|model|which"
+)
 _SUMS = re.compile(
     "majority|consensus|gold|adjudicated|adjudication|mode|aggregated?|konsens|mehrheit|mayoría|consenso|majorité|truth"
 )
@@ -513,30 +519,24 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
 
 
 def _with_flags(table: Table) -> Table:
-    """The table with what columns of ticks say of its votes: that a vote is a tie, or that the sides were exchanged.
+    """The table with what other columns say of its votes: that a vote is a tie, or that the sides were exchanged.
 
-    If labels name places such as left and right, and the columns of the answers do not, only the user knows whether the
-    places are those on the screen. In exchanged rows such labels get a mark, so that nothing is read before the user
-    explains them.
+    If labels name places such as left and right, or count from 0, and the columns of the answers do not, only the user
+    knows whether the places are those on the screen. In exchanged rows such labels get a mark, so that nothing is read
+    before the user explains them.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
     called = {word for side in sides for word in folded(table.theirs[side]).split("_")}
-    for name in [name for name in frame if name not in KNOWN and name not in table.theirs]:
+    free = [name for name in frame if name not in KNOWN and name not in table.theirs]
+    for name in [*free, *(["shown_first"] if "shown_first" in frame else [])]:
         words = [
             word for word in folded(name).split("_") if word not in ("is", "was", "a", "flag", "order")
         ]
         are_even = words != [] and all(map(EVEN.fullmatch, words))
-        labels = few_labels(frame[name])
-        orders = columns_of_orders(labels) if len(labels) == 2 else []
-        if not are_even and not orders and not any(map(_EXCHANGED.fullmatch, words)):
+        rows = _ticked(frame[name]) if are_even else _exchanged_rows(words, frame[name])
+        if not rows.any():
             continue
-        ticks = as_ratings(frame[name])
-        if orders:
-            ticks = (ids_in(frame[name]) == orders[0][1]).to_numpy(dtype=np.float64)
-        if {*ticks[np.isfinite(ticks)]} | {0.0} != {0.0, 1.0}:
-            continue
-        rows = ticks == 1
         if are_even and kind == "chosen_rejected":
             sides_of = {"chosen": "response_a", "rejected": "response_b"}
             own = {sides_of.get(ours, ours): theirs for ours, theirs in table.theirs.items()}
@@ -549,10 +549,41 @@ def _with_flags(table: Table) -> Table:
         elif kind != "chosen_rejected":
             named = {cell: (side_of(str(cell)) or ("", ""))[1] for cell in few_labels(frame["winner"])}
             places = [cell for cell, word in named.items() if word not in ("", "a", "b", *called)]
+            places = [*named] if {*named} == {"0", "1"} else places
             labels = ids_in(frame["winner"])
             marked = labels.where(~(labels.isin(places) & rows), labels + EXCHANGED)
             frame = frame.assign(winner=marked) if places else frame
     return replace(table, frame=frame)
+
+
+def _ticked(column: pd.Series) -> NDArray[np.bool_]:
+    """The rows in which a column of ticks has one; no row of another column."""
+    ticks = as_ratings(column)
+    return (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
+
+
+def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_]:
+    """The rows in which a column says that the sides were exchanged, ``words`` being the words in its name.
+
+    The column has a tick, an order such as ``BA`` or ``[1, 0]``, or the answer that stood in the place that its name
+    says, as ``left_is``.
+    """
+    # of a list as of a text only the letters and digits count; texts are known by their beginning
+    is_short = few_labels(column[:MANY_ROWS].map(str)) != []
+    shown = few_labels(column.map(str)) if is_short else []
+    forms = {cell: re.sub(r"\W", "", cell) for cell in shown}
+    forms = {cell: form if len(form) == 2 else cell for cell, form in forms.items()}
+    cells = column.map(str).map(forms).where(column.notna(), None)
+    labels = few_labels(cells)
+    if len(labels) == 2 and (orders := columns_of_orders(labels)):
+        return (ids_in(cells) == orders[0][1]).to_numpy(dtype=bool)
+    if any(map(_EXCHANGED.fullmatch, words)):
+        return _ticked(column)
+    first = [word in SIDES for word in words if (word in SIDES or word in SECONDS) and word.isalpha()]
+    sides = {label: (side_of(label) or ("",))[0] for label in labels}
+    if len(first) != 1 or not all(map(_OF_PLACES.fullmatch, words)) or {*sides.values()} != {"a", "b"}:
+        return np.zeros(len(column), dtype=bool)
+    return (ids_in(cells).map(sides) == "ab"[first[0]]).to_numpy(dtype=bool)
 
 
 def _with_names_of_places(table: Table) -> Table:

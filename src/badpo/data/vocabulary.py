@@ -423,6 +423,8 @@ def grade_of(label: str) -> float:
     """
     words = folded(label).split("_") if label.strip() not in _GRADES else [label.strip()]
     grades = [_GRADES[word] for word in words if word in _GRADES]
+    if grades and words[0] == "neither":
+        return 0.0
     degrees = [_DEGREES.get(word, math.nan) for word in words if word not in _GRADES]
     return grades[0] * math.prod(degrees) + 0.0 if len(grades) == 1 else math.nan
 
@@ -552,8 +554,15 @@ def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | No
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
     if any(label.endswith(EXCHANGED) for label in labels):
-        sides_there = {label: side_of(label.removesuffix(EXCHANGED)) for label in labels}
-        return {label: TURNED[side[0]] for label, side in sides_there.items() if side}
+        bare = {label: label.removesuffix(EXCHANGED) for label in labels}
+        if {*bare.values()} == {"0", "1"}:
+            sides_there = {label: "ab"[int(place)] for label, place in bare.items()}
+        else:
+            sides_there = {label: side[0] for label, place in bare.items() if (side := side_of(place))}
+        return {
+            label: TURNED[side] if label.endswith(EXCHANGED) else side
+            for label, side in sides_there.items()
+        }
     if {"a", "b"} & known or max(map(len, labels), default=0) > _LONGEST_LABEL:
         return {}
     if mirrored := mirrored_sides(labels):
@@ -820,7 +829,13 @@ def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
 _ORDERS = (
     *(("ab", "ba"), ("original", "swapped"), ("original", "flipped"), ("original", "reversed")),
     *(("forward", "backward"), ("forward", "reverse"), ("forward", "reversed"), ("normal", "swapped")),
-    *(("12", "21"), ("direct", "swapped"), ("first_order", "second_order"), ("hin", "zurück")),
+    *(
+        ("12", "21"),
+        ("01", "10"),
+        ("direct", "swapped"),
+        ("first_order", "second_order"),
+        ("hin", "zurück"),
+    ),
     *(
         ("orig", "swap"),
         ("original", "swap"),
