@@ -6,6 +6,7 @@ mean over very few annotators reveals their individual biases.
 
 import math
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from badpo.data.problems import ConfigError
 from badpo.results import formatting
 from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.run_findings import anchor_of_run, gold_sentence
-from badpo.theory.summaries import log_odds_distance
+from badpo.theory.summaries import Interval, log_odds_distance
 
+# A Hub id, the names of files that are no Hub ids, and the keys of a recipe that the card shows.
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -59,6 +61,32 @@ def model_card(run_folder: Path) -> str:
     )
 
 
+@dataclass(frozen=True)
+class AttributeRow:
+    """Table row of a declared attribute; values that were not measured are NaN, and a gap None.
+
+    ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
+    reference in log-odds.
+    """
+
+    label: str
+    definition: str
+    mean_theta: str
+    reference: float
+    rate: float
+    distance: float
+    gap: Interval | None
+
+    @property
+    def gap_text(self) -> str:
+        """The held-out gap with its interval."""
+        if self.gap is None:
+            return formatting.DASH
+        number = partial(formatting.signed, places=3)
+        ends = formatting.interval_text(self.gap.low, self.gap.high, number)
+        return f"{number(self.gap.estimate)} ({ends})"
+
+
 def _header(run: Run) -> Json:
     """Return the YAML header for the Hub, without the paths of local files and folders."""
     is_adapter = (run.folder / "model" / "adapter_config.json").exists()
@@ -74,23 +102,21 @@ def _header(run: Run) -> Json:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Json) -> Json:
-    """Return the table row of a declared attribute; values that were not measured are NaN."""
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Json) -> AttributeRow:
     own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
     rate, start = (found.estimate if found else math.nan for found in (own, before))
-    return {
-        "label": formatting.attribute_label(name, config),
-        "definition": formatting.attribute_definition(config),
-        "lean": _lean(run, name),
-        "reference": start,
-        "rate": rate,
-        "apart": math.nan if is_continuous(config) else float(log_odds_distance(rate, start)),
-        "gap": run.reading("heldout", name),
-        "number": partial(formatting.signed, places=3),
-    }
+    return AttributeRow(
+        label=formatting.attribute_label(name, config),
+        definition=formatting.attribute_definition(config),
+        mean_theta=_mean_theta(run, name),
+        reference=start,
+        rate=rate,
+        distance=math.nan if is_continuous(config) else float(log_odds_distance(rate, start)),
+        gap=run.reading("heldout", name),
+    )
 
 
-def _lean(run: Run, name: str) -> str:
+def _mean_theta(run: Run, name: str) -> str:
     """Format the mean theta of the annotators that are not gold, unless there are fewer than five of them."""
     theta = run.theta()
     if theta is None or not run.bias.parts:
@@ -103,11 +129,12 @@ def _lean(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> Json:
+    """Return the settings of the recipe that the card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {
         **run.config,
         "bias": bias["variant"],
         "bias_learning_rate": bias.get("learning_rate"),
     }
-    told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
-    return {"arm": formatting.shown(run.arm), "seed": run.seed, **told}
+    known = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
+    return {"arm": formatting.shown(run.arm), "seed": run.seed, **known}

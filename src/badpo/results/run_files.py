@@ -165,8 +165,8 @@ class BiasExtra(_Content):
     attributes: list[Json] = []
     gold_votes: dict[str, int] = {}
     first_margin: FirstMargin | None = None
-    variant: Any = None
-    data: Any = None
+    variant: str | None = None
+    data: str | None = None
 
 
 class BiasContent(_Content):
@@ -183,8 +183,8 @@ class Environment(_Content):
     """Content of ``environment.json``."""
 
     packages: dict[str, str] = {}
-    python: Any = ""
-    platform: Any = ""
+    python: str = ""
+    platform: str = ""
 
 
 Content = TypeVar("Content", bound=BaseModel)

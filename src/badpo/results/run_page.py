@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from badpo.results.charts import (
     DotRow,
     Figure,
     Level,
+    Limits,
     Mark,
     class_style,
     dot_figure,
@@ -200,7 +200,8 @@ def _arm_panel(
     level: Level | None,
     place: Sequence[str],
     arms: Iterable[str] | None = None,
-    **how: Any,
+    limits: Limits | None = None,
+    number: Callable[[float], str] = decimal,
 ) -> DotPanel:
     """Return a panel with a row for every measured arm and a tick for every seed."""
     rows = []
@@ -211,7 +212,8 @@ def _arm_panel(
             n = suite.count(*place, arm=arm)
             mark = Mark(found.value, name, style_of(suite, arm), *ends, several, n)
             rows.append(DotRow(name, (mark,)))
-    return DotPanel(title, rows, f"{title} by arm", _with_n(suite, axis, *place), level, **how)
+    axis = _with_n(suite, axis, *place)
+    return DotPanel(title, rows, f"{title} by arm", axis, level, limits, number)
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
