@@ -1,8 +1,9 @@
-"""The audit's estimators in time, memory and precision: `python -m bench.audit [--json]`.
+"""Time, memory and precision of the audit's estimators and of other libraries: `python -m bench.audit [--json]`.
 
-Every library runs in a process of its own, which reads the votes from a file, so that its peak memory is that of the
-votes, the libraries and the fits. Reliability and its test follow the conditional fit of the same votes: seconds and
-memory are those of all so far, the least of three rounds. For statsmodels they include the matrix that it needs.
+Every library runs in its own process, which reads the votes from a file, so that its peak memory is that of the votes,
+the libraries and the fits. Reliability and its test follow the conditional fit of the same votes: their seconds and
+memory include those of the conditional fit. Seconds are the smallest of three rounds. For statsmodels they include the
+design matrix.
 """
 
 import os
@@ -20,18 +21,18 @@ from numpy.typing import NDArray
 
 from bench import timing
 
-# Of a size that is not named here badpo's fits alone.
+# Sizes at which other libraries run too; at other sizes only badpo runs.
 PLAN = {"S": ("badpo", "statsmodels"), "judges": ("audit",), "jury": ("audit",)}
 GOALS = (
     "Goals: with the test at most 1.5, with care at most 10 times the processor time of the conditional fit; the jury "
     "at most 10 times the judges."
 )
 
-# -- votes of large pools with known leans ----------------------------------------------------------------------
+# -- votes of large pools with known biases ----------------------------------------------------------------------
 
 
 class Size(NamedTuple):
-    """Comparisons with unit-normal quality; the sides differ in an attribute in every other one."""
+    """Size of a table: comparisons have unit-normal quality, and the sides of half of them differ in an attribute."""
 
     n_comparisons: int
     n_annotators: int
@@ -50,7 +51,7 @@ SIZES = {
 
 
 class Votes(NamedTuple):
-    """Votes as every estimator takes them, and the leans behind them, of shape (n_annotators, n_attributes)."""
+    """Votes in the form that every estimator takes, and the true biases, of shape (n_annotators, n_attributes)."""
 
     comparison: NDArray[np.int64]
     sign: NDArray[np.int64]
@@ -60,7 +61,7 @@ class Votes(NamedTuple):
 
 
 def draw(size: Size, seed: int = 0) -> Votes:
-    """Votes of distinct annotators on every comparison, assigned at random, or of all of them, twice each."""
+    """Draw votes of distinct annotators on every comparison, or two votes of every annotator."""
     random = np.random.default_rng(seed)
     n, q, each = size.n_comparisons, size.n_attributes, size.votes_each
     theta = 0.8 + 0.5 * random.standard_normal((size.n_annotators, q))
@@ -74,7 +75,7 @@ def draw(size: Size, seed: int = 0) -> Votes:
 
 
 def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray[np.int64]:
-    """Rows of distinct annotators; those with a repetition are drawn again."""
+    """Draw rows of distinct annotators; rows with a repetition are drawn again."""
     if each == 2 * m:
         return np.resize(np.repeat(np.arange(m), 2), (n, each))
     drawn = random.integers(m, size=(n, each))
@@ -83,7 +84,7 @@ def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray
     return drawn
 
 
-# -- the fits: what was fitted, the estimated leans, and what is known of how they were reached --------------------
+# -- fits: the fitted quantity, the estimated biases, and facts about the fit --------------------
 
 Found = Iterator[tuple[str, np.ndarray, dict[str, float]]]
 
@@ -104,7 +105,7 @@ def badpo(votes: Votes) -> Found:
 
 
 def whole_audit(votes: Votes) -> Found:
-    """The public audit of two columns and the position, in turn of either order; the seconds of that alone."""
+    """Run the public audit with two columns and the position as attributes, and return its seconds."""
     import pandas as pd
 
     from badpo.attributes import Column, Position
@@ -128,7 +129,7 @@ def whole_audit(votes: Votes) -> Found:
 
 
 def statsmodels(votes: Votes) -> Found:
-    """`ConditionalLogit` with a column per annotator and attribute, annotator 0 left out as the reference."""
+    """Fit `ConditionalLogit` with one column per annotator and attribute; annotator 0 is the reference."""
     from statsmodels.discrete.conditional_models import ConditionalLogit
 
     m, q = votes.theta.shape
@@ -136,7 +137,9 @@ def statsmodels(votes: Votes) -> Found:
     for j in range(q):
         design[np.arange(len(votes.sign)), votes.annotator * q + j] = votes.delta[:, j]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that unanimous comparisons say nothing
+        warnings.simplefilter(
+            "ignore"
+        )  # a warning says that unanimous comparisons contain no information
         model = ConditionalLogit((votes.sign > 0).astype(int), design[:, q:], groups=votes.comparison)
         result = model.fit(method="bfgs", disp=0, maxiter=1000)
     leans = np.concatenate([np.zeros(q), result.params]).reshape(m, q)
@@ -150,10 +153,10 @@ FITS = {"badpo": badpo, "audit": whole_audit, "statsmodels": statsmodels}
 
 
 def measure(tool: str, path: Path) -> list[dict[str, Any]]:
-    """What one library fits: seconds, the peak memory of this process, and how near the estimates are to the truth."""
+    """Fit with one library, and measure seconds, peak memory of the process, and the error of the estimates."""
     with np.load(path) as stored:
         votes = Votes(**stored)
-    list(FITS[tool](draw(SIZES["tiny"])))  # imports and first calls are not the fit
+    list(FITS[tool](draw(SIZES["tiny"])))  # imports and first calls do not count as the fit
     rounds = [list(_timed(FITS[tool](votes))) for _ in range(3 if tool == "badpo" else 1)]
     rows = []
     for fits in zip(*rounds, strict=True):
@@ -175,7 +178,7 @@ def _timed(fits: Found) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
 
 
 def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
-    """A row for each fit to the votes of each size; ``ratio`` is of processor time, to the first fit."""
+    """Make a row for each fit and size; ``ratio`` is the processor time relative to the first fit."""
     rows, first = [], dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:

@@ -1,4 +1,4 @@
-"""Whom `badpo watch` flags while the votes of pools whose leans are known arrive, and what it says of them."""
+"""Flags of `badpo watch` while the votes of pools with known biases arrive, and the readings of the flags."""
 
 from dataclasses import replace
 
@@ -41,7 +41,10 @@ STREAMS["one is at the mean, always with the same three of sd 0.5"] = Pool(
 
 
 def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Log e-values of a flag, a lean, carelessness; informative votes so far: of shape (n_looks, n_annotators)."""
+    """Compute log e-values of a flag, of bias and of low reliability, and informative votes, by look and annotator.
+
+    All four arrays are of shape (n_looks, n_annotators).
+    """
     m, size, who = votes.n_annotators, np.bincount(votes.comparison), votes.comparison
     wins, chose_a, delta = np.bincount(who, votes.sign > 0)[who], votes.sign > 0, votes.delta[:, 0]
     share, same = wins / size[who], (delta == 0)[:, None]
@@ -52,21 +55,28 @@ def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray, ND
     np.add.at(so_far, (who * LOOKS // len(size), votes.annotator), np.concatenate(added, axis=1))
     ends = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
     *kinds, informative = np.split(np.cumsum(so_far, axis=0), ends, axis=2)
-    log_e, log_chance, log_care = (log_e_values(each) for each in kinds)
-    return log_e, bias_e_values(log_e, log_chance, log_care), log_care, informative[:, :, 0]
+    log_e, log_chance, log_reliability = (log_e_values(each) for each in kinds)
+    return (
+        log_e,
+        bias_e_values(log_e, log_chance, log_reliability),
+        log_reliability,
+        informative[:, :, 0],
+    )
 
 
-def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float]:
-    """Who is flagged, ever, and what is then said of them."""
+def measure_stream(pool: Pool, random: np.random.Generator) -> dict[str, float]:
+    """Measure which annotators are ever flagged, and with which readings."""
     *evidence, _ = evidence_over_time(draw_votes(pool, random))
-    flag, lean, careless = (np.array([e_bh(now, ALPHA) for now in each]) for each in evidence)
+    flag, is_biased, is_unreliable = (np.array([e_bh(now, ALPHA) for now in each]) for each in evidence)
     planted = np.arange(pool.n_annotators) < pool.n_planted
     planted |= np.arange(pool.n_annotators) >= pool.n_annotators - pool.n_clickers
-    found = {}
+    figures = {}
     if not pool.spread:
-        found["wrong_flag"] = (flag | careless)[:, ~planted].any()
-        found["wrong_lean"] = lean[:, ~planted].any()
+        figures["wrong_flag"] = (flag | is_unreliable)[:, ~planted].any()
+        figures["wrong_lean"] = is_biased[:, ~planted].any()
     if planted.any():
-        flagged, read, called = (each[:, planted][:, 0] for each in (flag, lean, careless))
-        found |= {"flagged": flagged.any(), "as_lean": read.any(), "as_careless": called.any()}
-    return {name: float(value) for name, value in found.items()}
+        flagged, biased, unreliable = (
+            each[:, planted][:, 0] for each in (flag, is_biased, is_unreliable)
+        )
+        figures |= {"flagged": flagged.any(), "as_lean": biased.any(), "as_careless": unreliable.any()}
+    return {name: float(value) for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""The whole audit on pools whose leans are known, also where it assumes what does not hold: cells of one table."""
+"""The whole audit on pools with known biases, including pools that violate its assumptions: rows of one table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,13 +22,14 @@ from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 Measured = dict[str, float]
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 RHO, ENOUGH, ALPHA = 0.5, 10, 0.05
-CLASS_POOLS = 10  # for the class test alone, beside each pool that is audited
+# Number of further pools for the class test, for each pool that is audited.
+CLASS_POOLS = 10
 
 # -- the cells ------------------------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
-    """A pool, what is done to its table, codes of which one tells why a goal is missed, and the power asked for."""
+    """A pool, codes of messages that explain a missed goal, a change of the pool's table, and the required power."""
 
     pool: Any
     reasons: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Cell(NamedTuple):
 
 
 def exported_twice(table: pd.DataFrame, ids: str) -> pd.DataFrame:
-    """The same votes once more with the sides exchanged: their ids are the "same", their "own" or "none"."""
+    """Repeat all votes with the sides exchanged; ``ids`` of the copies are the "same", their "own" or "none"."""
     exchanged = {f"{name}_{a}": f"{name}_{b}" for name in ("response", "x") for a, b in ("ab", "ba")}
     again = table.rename(columns=exchanged)
     again["winner"] = again["winner"].map({"a": "b", "b": "a"})
@@ -48,12 +49,12 @@ def exported_twice(table: pd.DataFrame, ids: str) -> pd.DataFrame:
 
 
 def rescaled(table: pd.DataFrame) -> pd.DataFrame:
-    """The attribute in other units."""
+    """Multiply the attribute by 100."""
     return table.assign(x_a=100 * table["x_a"], x_b=100 * table["x_b"])
 
 
 def two_log_the_order(table: pd.DataFrame) -> pd.DataFrame:
-    """The side with more is the one that was shown first, which the first two annotators recorded."""
+    """Turn the attribute into the side shown first, which only the first two annotators recorded."""
     first = np.where(table["x_a"] > 0, "a", "b")
     return table.assign(shown_first=np.where(table["annotator"].isin(people(2)), first, None))
 
@@ -62,7 +63,7 @@ CONTROL = Pool(600, 30)
 
 
 def cell(reasons: str = "", change: Change | None = None, power: float = 0.0, **changes: Any) -> Cell:
-    """A cell of the control's pool with changes."""
+    """Make a cell of the control pool with changes."""
     return Cell(replace(CONTROL, **changes), tuple(reasons.split()), change, power)
 
 
@@ -70,7 +71,7 @@ CARE = "W410"
 NOBODY_LEANS = {"mean": 0.0, "spread": 0.0, "better": 0.7}
 TEAMS = {"mean": 0.0, "spread": 0.3, "teams": 1.0}
 FAR = {"n_annotators": 40, "spread": 0.3, "planted": 2.5}
-ONE_OF_24 = {"n_comparisons": sized(100, 4, 1.0, 24), "n_annotators": 24}  # 100 informative votes each
+ONE_OF_24 = {"n_comparisons": sized(100, 4, 1.0, 24), "n_annotators": 24}
 ADVERSARY = {"reasons": "W405", "power": 0.85, **ONE_OF_24}
 SIZES = {
     "10 of 4": [4] * 10,
@@ -206,8 +207,8 @@ CELLS = {
 # -- the audit of a pool --------------------------------------------------------------------------------------
 
 
-def table_of(votes: DrawnVotes, pool: Pool) -> pd.DataFrame:
-    """The votes in the judgment schema; the hidden feature is an emoji."""
+def build_table(votes: DrawnVotes, pool: Pool) -> pd.DataFrame:
+    """Build a table of judgments; the hidden feature is an emoji."""
     emoji = [np.where(side * votes.feature > 0, " \N{GRINNING FACE}", "") for side in (1, -1)]
     number, amount = votes.comparison, votes.recorded[votes.comparison]
     name = number.astype(str)
@@ -224,32 +225,32 @@ def table_of(votes: DrawnVotes, pool: Pool) -> pd.DataFrame:
         "x_b": np.maximum(-amount, 0),
     }
     if pool.classes:
-        of_people = np.repeat(np.arange(len(pool.classes)), pool.classes)
-        table["annotator_class"] = np.char.add("class ", of_people[votes.annotator].astype(str))
+        class_of = np.repeat(np.arange(len(pool.classes)), pool.classes)
+        table["annotator_class"] = np.char.add("class ", class_of[votes.annotator].astype(str))
     return pd.DataFrame(table)
 
 
 @cache
 def people(n: int) -> NDArray:
-    """Names that pass as pseudonyms, so that no machine's key has a part in the figures."""
+    """Return pseudonyms that do not depend on the key of a machine."""
     return np.array([pseudonym(f"person {k}", b"the key of all simulated pools") for k in range(n)])
 
 
-def audit_of(table: pd.DataFrame, pool: Pool) -> AuditResult:
-    """The public audit, of the position where the table has it."""
+def run_audit(table: pd.DataFrame, pool: Pool) -> AuditResult:
+    """Audit a table, with the position as the attribute if the table has it."""
     attribute = Column("x", a="x_a", b="x_b", continuous=pool.continuous)
     anchors = people(pool.n_annotators)[: pool.n_gold].tolist()
     return audit(table, [Position("x") if "shown_first" in table else attribute], anchors=anchors)
 
 
-def audited(pool: Pool, random: np.random.Generator, change: Change | None = None) -> Measured:
-    """What the audit of one pool says, beside the truth, and the codes on its page."""
+def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None = None) -> Measured:
+    """Compare the audit of one pool with the truth, and list the codes on its page."""
     votes = draw_votes(pool, random)
-    table = table_of(votes, pool)
-    given = change(table) if change else table
-    result = audit_of(given, pool)
+    table = build_table(votes, pool)
+    audited_table = change(table) if change else table
+    result = run_audit(audited_table, pool)
     whole, rows = result.summary["pool"]["x"], result.annotators.set_index("annotator")
-    # somebody without votes has no flag
+    # an annotator without votes has no flag
     flags = rows[["flag", "flag_care"]]
     rows = rows.reindex(people(pool.n_annotators)).assign(
         **{
@@ -257,17 +258,17 @@ def audited(pool: Pool, random: np.random.Generator, change: Change | None = Non
             for name, flag in flags.items()
         }
     )
-    figures = beside_truth(pool, whole, rows, true_deviations(votes, pool, rows))
+    figures = compare_with_truth(pool, whole, rows, true_deviations(votes, pool, rows))
     low, high = whole["level_ci"] or (-np.inf, np.inf)
-    if "shown_first" in given:
+    if "shown_first" in audited_table:
         figures = {"level": float(low <= pool.mean <= high)}
     elif pool.n_gold:
         figures["level"] = float(low <= votes.deviation[pool.n_gold :].mean() <= high)
     elif change:
-        before = audit_of(table, pool).annotators.set_index("annotator")
+        before = run_audit(table, pool).annotators.set_index("annotator")
         figures["same"] = float((before["flag"] == rows["flag"].reindex(before.index)).all())
     if np.ptp(votes.care):
-        figures |= adjust_for_reliability(votes, rows)
+        figures |= measure_reliability(votes, rows)
     if pool.camps:
         figures["called_unreliable"] = float(rows["flag_care"].any())
         if rows["flag_care"].any():
@@ -277,19 +278,19 @@ def audited(pool: Pool, random: np.random.Generator, change: Change | None = Non
     return figures | {warning["code"]: 1.0 for warning in result.summary["warnings"]}
 
 
-def from_line(votes: DrawnVotes) -> NDArray:
-    """The true leans, from their least-squares line in the true care."""
+def residuals_from_line(votes: DrawnVotes) -> NDArray:
+    """Compute the deviations of the true biases from their least-squares line in true reliability."""
     line = np.column_stack([np.ones_like(votes.care), votes.care])
     return votes.deviation - line @ np.linalg.lstsq(line, votes.deviation, rcond=None)[0]
 
 
 def true_deviations(votes: DrawnVotes, pool: Pool, rows: pd.DataFrame) -> NDArray:
-    """Of each annotator, per unit: from the line in care where care is unequal, otherwise from the group's mean."""
+    """Compute the true deviations per unit, from the line in reliability or from the mean of the group."""
     truth = votes.deviation
     if pool.n_gold:
         return np.where(np.arange(len(truth)) < pool.n_gold, np.nan, truth)
     if np.ptp(votes.care):
-        return from_line(votes)
+        return residuals_from_line(votes)
     known = pd.Series(np.where(np.isfinite(truth), truth, np.nan))
     means = known.groupby(rows["component"].to_numpy()).transform("mean").to_numpy()
     adversaries = ~np.isfinite(truth)
@@ -299,7 +300,7 @@ def true_deviations(votes: DrawnVotes, pool: Pool, rows: pd.DataFrame) -> NDArra
 
 
 def true_spread(pool: Pool, truth: NDArray) -> float:
-    """The sd of deviations; NaN where there is none, or where it is another quantity."""
+    """Compute the standard deviation of true deviations; NaN if tau is not defined or is another quantity."""
     if pool.heavy or pool.adversary or pool.class_gap or pool.class_care != 1:
         return np.nan
     if pool.n_gold:
@@ -310,8 +311,10 @@ def true_spread(pool: Pool, truth: NDArray) -> float:
     return float(np.sqrt((1 - share) * pool.spread**2 + share * pool.planted**2))
 
 
-def beside_truth(pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: NDArray) -> Measured:
-    """Coverage of intervals, what is wrong among flags, and what is found of whom flags should find."""
+def compare_with_truth(
+    pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: NDArray
+) -> Measured:
+    """Measure the coverage of intervals, the share of wrong flags, and the share of detected annotators."""
 
     def covers(low: str, high: str, among: pd.Series) -> float:
         inside = (rows[low] <= truth) & (truth <= rows[high])
@@ -340,8 +343,8 @@ def beside_truth(pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: N
     }
 
 
-def adjust_for_reliability(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
-    """Coverage of the intervals of care, and whom its flags find of those with less than half of the mean."""
+def measure_reliability(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
+    """Measure the coverage of reliability, and the flags for annotators with less than half the mean reliability."""
     care, flag = votes.care / votes.care.mean(), rows["flag_care"].to_numpy(dtype=bool)
     inside = ((rows["care_low"] <= care) & (care <= rows["care_high"]))[rows["care_low"].notna()]
     little = care < 0.5
@@ -353,36 +356,34 @@ def adjust_for_reliability(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
 
 
 def class_tests(pool: Pool, random: np.random.Generator) -> Measured:
-    """How often the class test rejects where classes are alike, and where the first leans 1.0 more.
+    """Measure how often the class test rejects if classes are equal, and if the first class has a larger bias by 1.0.
 
-    Beside the first stand how often it would if all classes were equally reliable, and in how many of these pools
-    reliability is named as what it may be.
+    Further figures are how often the test rejects if it assumes equally reliable classes, and in how many of these
+    pools the audit names reliability as a possible reason.
     """
-    of_people = np.repeat(np.arange(len(pool.classes)), pool.classes)
+    class_of = np.repeat(np.arange(len(pool.classes)), pool.classes)
 
-    def p_values(one: Pool) -> tuple[float, float, bool]:
+    def compute_p_values(one: Pool) -> tuple[float, float, bool]:
         votes = draw_votes(one, random).arrays
-        leans = fit_conditional(votes)
-        of_classes = of_people[votes.annotator]
-        merit = estimate_class_merit(
-            votes._replace(annotator=of_classes, n_annotators=len(pool.classes))
-        )
-        found, if_equal = (class_offsets(leans, of_people, each).p_value[0] for each in (merit, None))
-        return found, if_equal, bool(merit.unknown)
+        biases = fit_conditional(votes)
+        classes = class_of[votes.annotator]
+        merit = estimate_class_merit(votes._replace(annotator=classes, n_annotators=len(pool.classes)))
+        p_value, if_equal = (class_offsets(biases, class_of, each).p_value[0] for each in (merit, None))
+        return p_value, if_equal, bool(merit.unknown)
 
-    alike = [p_values(pool) for _ in range(CLASS_POOLS)]
-    named = [is_unknown or p >= ALPHA for p, if_equal, is_unknown in alike if if_equal < ALPHA]
+    equal = [compute_p_values(pool) for _ in range(CLASS_POOLS)]
+    named = [is_unknown or p >= ALPHA for p, if_equal, is_unknown in equal if if_equal < ALPHA]
     return {
-        "class_rejects": float(np.mean([p < ALPHA for p, *_ in alike])),
-        "class_if_equal": float(np.mean([if_equal < ALPHA for _, if_equal, _ in alike])),
+        "class_rejects": float(np.mean([p < ALPHA for p, *_ in equal])),
+        "class_if_equal": float(np.mean([if_equal < ALPHA for _, if_equal, _ in equal])),
         "class_named": float(np.mean(named)) if named else np.nan,
-        "class_power": float(p_values(replace(pool, class_gap=1.0))[0] < ALPHA),
+        "class_power": float(compute_p_values(replace(pool, class_gap=1.0))[0] < ALPHA),
     }
 
 
 # -- the goals ------------------------------------------------------------------------------------------------
 
-# figure -> from where to where; figures may miss this by two Monte Carlo errors, except "same"
+# Lower and upper limit of each figure; a figure may miss its limits by two Monte Carlo errors, except "same".
 INTERVALS = (
     *("coverage", "posterior_coverage", "tau_coverage", "care_coverage", "level"),
     *("impact", "population", "sum_coverage", "pooled_coverage"),
@@ -394,19 +395,20 @@ GOALS = {
     "taste_said": (0.8, 1.0),
     "same": (1.0, 1.0),
 }
-TOLD, NEEDLESS = 0.8, 0.05
+# Least share of a row's pools with the message that explains a missed goal, and largest share of control pools.
+EXPLAINED, NEEDLESS = 0.8, 0.05
 
 
-def goals_of(cell: Cell) -> dict[str, tuple[float, float]]:
-    """The goals of a cell's figures; equal biases are tested at their level if nobody deviates."""
+def list_goals(cell: Cell) -> dict[str, tuple[float, float]]:
+    """List the goals of a cell's figures; the test of equal biases has a goal only if no annotator deviates."""
     pool = cell.pool
     deviating = ("spread", "hidden", "n_planted", "n_clickers", "teams")
     goals = GOALS | {"found": (cell.power, 1.0)}
     return goals if any(getattr(pool, name, 0) for name in deviating) else goals | {"equal": (0.0, 0.06)}
 
 
-def misses(row: dict[str, Any], goals: dict[str, tuple[float, float]]) -> list[str]:
-    """The figures of a row that miss their goals by more than their Monte Carlo error."""
+def find_misses(row: dict[str, Any], goals: dict[str, tuple[float, float]]) -> list[str]:
+    """Find the figures of a row that miss their goals by more than their Monte Carlo error."""
     missed = []
     for figure in goals.keys() & row.keys():
         low, high = goals[figure]
@@ -417,16 +419,16 @@ def misses(row: dict[str, Any], goals: dict[str, tuple[float, float]]) -> list[s
     return missed
 
 
-def told(row: dict[str, Any], control: dict[str, Any] | None, codes: Sequence[str]) -> str:
-    """The code that most often tells why, in how many pools of the row, and in how many of the control's."""
+def explain_misses(row: dict[str, Any], control: dict[str, Any] | None, codes: Sequence[str]) -> str:
+    """Name the most frequent code that explains a miss, with its share of the row's pools and of the control pools."""
     if not codes:
         return "**no code**"
     share, code = max((share_with(row, code), code) for code in codes)
     needless = share_with(control or {}, code)
-    found = f"{code} {share:.0%}" + (f", control {needless:.0%}" if control else "")
-    return found if share >= TOLD and needless <= NEEDLESS else f"**{found}**"
+    text = f"{code} {share:.0%}" + (f", control {needless:.0%}" if control else "")
+    return text if share >= EXPLAINED and needless <= NEEDLESS else f"**{text}**"
 
 
 def share_with(row: dict[str, Any], code: str) -> float:
-    """In how many pools of a row the code stands on the page."""
+    """Share of a row's pools whose page has the code."""
     return row.get(code, {"mean": 0.0})["mean"]

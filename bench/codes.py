@@ -1,4 +1,4 @@
-"""Every code of a problem, with the words that the source has for it; writes docs/results/codes.md."""
+"""Collect the codes and messages of all problems from the source, and write docs/results/codes.md."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ this page.
 
 
 def said(node: Any, known: dict[str, str]) -> str:
-    """The text that an expression gives, with … for what is known only when it runs; "" where it is no text."""
+    """Return the text of an expression, with … for parts that are known only at run time; empty if it is no text."""
     match node:
         case ast.Constant(value=str(text)):
             return re.sub(r"{[^}]*}", "…", text)
@@ -34,7 +34,7 @@ def said(node: Any, known: dict[str, str]) -> str:
 
 
 def messages(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """Each code of a file, and the texts behind it in a call, a tuple or a dict, or in a text that begins with it."""
+    """Return the codes in a file and their messages, from calls, tuples, dicts, and texts that begin with a code."""
     known = constants = dict[str, str]()
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
@@ -70,7 +70,7 @@ def messages(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
 
 
 def page() -> str:
-    """The page: a heading for each code, which is its anchor, and what messages say."""
+    """Write the page, with a heading for each code as its anchor, and its messages."""
     found: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
     for path in sorted((ROOT / "src").rglob("*.py")):
         text = path.read_text(encoding="utf-8")

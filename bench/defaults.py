@@ -1,9 +1,11 @@
-"""Does the policy stay free of the votes' bias at the defaults? `python -m bench.defaults --screen --confirm`.
+"""Measure whether a policy trained at the defaults learns the votes' bias: `python -m bench.defaults --screen
+--confirm`.
 
-Tiny models are trained on planted votes: DPO, two placebos and BA-DPO from one reference. A placebo is DPO on the votes
-that the same random numbers give without any bias. The tilt is the mean margin toward the attribute on held-out
-comparisons, by a forward pass of this file's own. Every cell and arm is a JSON line in ``runs/bench/defaults/``, and a
-line that is there is not computed again. With both options the page ``docs/results/defaults.md`` is written.
+Tiny models are trained on votes with a planted bias: DPO, two placebos and BA-DPO, all from one reference. A placebo
+is DPO on votes without bias, drawn with the same random numbers. The tilt is the mean margin toward the attribute on
+held-out comparisons, computed by a forward pass in this module. Every cell and arm is a JSON line in
+``runs/bench/defaults/``; existing lines are not computed again. With both options the command writes
+``docs/results/defaults.md``.
 """
 
 import argparse
@@ -48,7 +50,7 @@ N_SLOTS, N_LONGER, UNIT = (
     6,
     7,
     4,
-)  # words of quality, words that make a response long, words of a unit of length
+)  # words of quality, words that lengthen a response, number of words in a unit of length
 QUALITY, BIAS, SPREAD = (
     0.45,
     0.9,
@@ -95,7 +97,7 @@ ATTRIBUTES: dict[str, Attribute] = {
 
 @dataclass(frozen=True)
 class Planted:
-    """Training votes with and without bias, and held-out votes without; one table for each."""
+    """Training votes with bias, training votes without bias, and held-out votes without bias, as tables."""
 
     biased: Judgments
     placebo: Judgments
@@ -103,7 +105,7 @@ class Planted:
 
 
 def plant(corpus: Corpus) -> Planted:
-    """Draw a corpus: the placebo has the uniforms of the biased votes."""
+    """Draw a corpus; biased votes and placebo votes use the same random numbers."""
     rng = np.random.default_rng(
         [corpus.seed, list(ATTRIBUTES).index(corpus.attribute), corpus.entangled]
     )
@@ -155,7 +157,7 @@ def plant(corpus: Corpus) -> Planted:
 
 
 def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Generator) -> str:
-    """A response with so many good, plain and bad words, and so many units of the attribute."""
+    """Make a response with these numbers of good and plain words, and of units of the attribute."""
     counts = counts.copy()
     if corpus.entangled:
         extra = int(rng.poisson(unit)) if corpus.attribute == "words" else int(unit)
@@ -177,7 +179,7 @@ def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Genera
 
 
 def quality_of_texts(texts: np.ndarray) -> np.ndarray:
-    """Difference of the good words minus the bad words of both responses, in log-odds."""
+    """Compute the difference in quality of two responses from their good and bad words, in log-odds."""
     value = dict.fromkeys(GOOD, 1) | dict.fromkeys(BAD, -1)
     counts = [[sum(value.get(word, 0) for word in text.split()) for text in pair] for pair in texts]
     return QUALITY * np.array(counts) @ [1, -1]
@@ -197,7 +199,7 @@ def make_tokenizer():
 
 
 def encoded(judgments: Judgments, tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of prompt and response of both sides, padded, and which of them are the response's."""
+    """Return padded token ids of prompt and response of both sides, and a mask of the response tokens."""
     table, rows = judgments.comparisons, []
     for prompt, *sides in table[["prompt", "response_a", "response_b"]].itertuples(index=False):
         first = tokenizer(prompt)["input_ids"]
@@ -209,13 +211,13 @@ def encoded(judgments: Judgments, tokenizer) -> tuple[torch.Tensor, torch.Tensor
 
 
 def log_probabilities(model, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Log-probability of every response, by the model's own padded forward."""
+    """Compute the log-probability of every response by a padded forward pass."""
     logits = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
     return (logits.gather(2, ids[:, 1:, None])[..., 0] * mask[:, 1:]).sum(dim=1)
 
 
 def make_reference(corpus: Corpus, planted: Planted, tokenizer):
-    """A small Llama after a short supervised stage on both responses of every comparison."""
+    """Train a small Llama for a few supervised steps on both responses of every comparison."""
     torch.manual_seed(corpus.seed)
     config = transformers.LlamaConfig(
         vocab_size=len(WORDS), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
@@ -254,7 +256,7 @@ class Cell:
         return f"{one.attribute}-{kind}-{pool}-d{one.seed}-{trained}"
 
 
-# Arm: the variant of the bias, and how theta is moved; None for the default.
+# For each arm, the variant of the bias term and the rule that updates theta (None for the default).
 ARMS: dict[str, tuple[str, str | None]] = {
     "dpo": ("none", None),
     "placebo": ("none", None),
@@ -267,19 +269,19 @@ COLD_AND_WARM = {
     for rule in ("adam-zero", "adam-offline")
     for variant in ("pooled", "shared_mean")
 }
-# From the simplest to the most elaborate, before the default: the first that passes is chosen.
+# Candidates from the simplest to the most complex; the first one that passes is chosen.
 CANDIDATE_RULES = ("fixed", "warm-1e-2", "warm-3e-2", "warm-1e-1", "profile")
 CANDIDATES = {f"pooled/{rule}": ("pooled", rule) for rule in CANDIDATE_RULES}
 
 
 class Profile(AnchoredFit):
-    """Theta at its optimum given the present margins, the policy's tilt included: what the toy predicts to fail."""
+    """Rule that sets theta to its optimum given the present margins; a simulation predicted that it fails."""
 
     projects = False
 
 
 def conditional_theta(trainer: BADPOTrainer) -> torch.Tensor:
-    """The audit's estimate of the shared bias beside the comparisons' quality, and shrunken deviations from it."""
+    """Estimate the shared bias by the conditional likelihood, and shrunken deviations from it."""
     judgments, rule = trainer.judgments, trainer.theta_rule
     comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
     delta = comparison_delta(judgments)[:, None]
@@ -288,7 +290,7 @@ def conditional_theta(trainer: BADPOTrainer) -> torch.Tensor:
 
 
 def candidate_rule(trainer: BADPOTrainer, rule: str):
-    """The rule of a candidate that is no setting of the trainer."""
+    """Return the rule of a candidate that the trainer does not offer as a setting."""
     if rule == "profile":
         return Profile(trainer.bias, trainer.objective.losses, make_start_votes(trainer.judgments))
     start = conditional_theta(trainer)
@@ -302,7 +304,7 @@ def candidate_rule(trainer: BADPOTrainer, rule: str):
 def train_arm(
     cell: Cell, arm: tuple[str, str | None], votes: Judgments, reference, tokenizer, seed: int
 ):
-    """The trained policy and theta's mean, by the trainer at its defaults, but for a candidate's rule."""
+    """Train an arm with the trainer's defaults and the candidate's rule; return the policy and the mean of theta."""
     variant, rule = arm
     with tempfile.TemporaryDirectory() as folder:
         args = BADPOConfig(
@@ -325,7 +327,7 @@ def train_arm(
 
 
 def tilt_of(margins: np.ndarray, judgments: Judgments) -> float:
-    """Coefficient of the margins on the attribute's difference, over comparisons."""
+    """Compute the coefficient of the margins on the difference in the attribute, over comparisons."""
     delta = comparison_delta(judgments)
     return float(margins @ delta / (delta @ delta))
 
@@ -343,7 +345,7 @@ def margins_of(model, reference_logps: torch.Tensor, data) -> np.ndarray:
 
 
 def run_cells(work: list[tuple[Cell, dict]], known: set) -> Iterator[dict[str, Any]]:
-    """One line for each cell and arm that is not known, of cells on one corpus."""
+    """Compute the missing lines of cells and arms on one corpus."""
     todo = [
         (cell, name, arm)
         for cell, arms in work
@@ -393,7 +395,7 @@ def set_quiet() -> None:
 
 
 def screening() -> list[tuple[Cell, dict]]:
-    """Twelve cells on seeds of their own, half of them entangled; all candidates."""
+    """Return twelve cells with their own seeds, half of them entangled, with all candidates."""
     lengths = ((30, 5.0), (300, 1.0), (1000, 5.0))
     cells = [
         Cell(Corpus(name, (i + j) % 2 == 1, 1100 + i), *length, 78)
@@ -403,21 +405,24 @@ def screening() -> list[tuple[Cell, dict]]:
 
 
 def confirmation() -> list[tuple[Cell, dict]]:
-    """Four corpora, four numbers of steps, three rates, two data seeds and two training seeds; a third is entangled."""
+    """Return the grid: four corpora, four numbers of steps, three rates, two data seeds and two training seeds.
+
+    A third of the cells is entangled.
+    """
     grid = []
     places = product(enumerate(ATTRIBUTES), enumerate(STEPS), enumerate(FACTORS))
     for (i, name), (j, n_steps), (k, factor) in places:
         is_entangled = (i + j + k) % 3 == 0
         for data_seed, seed in product((0, 1), (42, 123)):
             cell = Cell(Corpus(name, is_entangled, data_seed), n_steps, factor, seed)
-            # the paper's Adam in the cells at the middle rate with the first seeds, but for the longest
+            # the paper's Adam, in the cells at the middle rate with the first seeds, except for the longest
             also = factor == 1.0 and n_steps < STEPS[-1] and (data_seed, seed) == (0, 42)
             grid.append((cell, ARMS | COLD_AND_WARM if also else ARMS))
     return grid + variants()
 
 
 def precision() -> list[tuple[Cell, dict]]:
-    """More data seeds for the cells of 30 steps at the highest rate, whose noise exceeds what DPO adds in 30 steps."""
+    """Return more data seeds for the cells with 30 steps at the highest rate, whose noise exceeds the effect of DPO."""
     return [
         (Cell(Corpus(name, (i + 2) % 3 == 0, seed), 30, FACTORS[-1], 42), ARMS)
         for (i, name), seed in product(enumerate(ATTRIBUTES), range(2, 50))
@@ -425,7 +430,7 @@ def precision() -> list[tuple[Cell, dict]]:
 
 
 def variants() -> list[tuple[Cell, dict]]:
-    """One cell each: classes, a bias for each annotator, pools of 1 and of 60, and two votes of each annotator."""
+    """Return one cell each: classes, a bias for each annotator, pools of 1 and of 60, and two votes per annotator."""
     few = {"n_annotators": 1500, "n_comparisons": 1000}
     pools: list[tuple[dict, str]] = [
         ({}, "class"), ({}, "per_annotator"), ({"n_annotators": 1, "votes_each": 1}, "shared_mean"),
@@ -439,11 +444,11 @@ def variants() -> list[tuple[Cell, dict]]:
 
 
 def run_all(grid: list[tuple[Cell, dict]], n_processes: int, folder: Path) -> list[dict[str, Any]]:
-    """Every line of a grid, from the file of its corpus where it stands there."""
+    """Compute every line of a grid, or read the line from the file of its corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     work: dict[str, list] = {}
     for cell, arms in grid:
-        # one process has all cells of a corpus with as many steps: they share a reference
+        # one process computes all cells of a corpus with the same number of steps, because they share a reference
         work.setdefault(cell.name.rpartition("-r")[0], []).append((cell, arms))
     longest_first = sorted(work, key=lambda key: -work[key][0][0].n_steps)
     if n_processes == 1:
@@ -457,7 +462,7 @@ def run_all(grid: list[tuple[Cell, dict]], n_processes: int, folder: Path) -> li
             for done in as_completed(started):
                 done.result()
     wanted = {(cell.name, arm) for cell, arms in grid for arm in arms}
-    # two entries of the grid can share a cell and with it DPO and the placebos
+    # two entries of the grid can share a cell, including DPO and the placebos
     lines = {
         (line["cell"], line["arm"]): line for key in work for line in read_lines(folder / f"{key}.jsonl")
     }
@@ -465,13 +470,13 @@ def run_all(grid: list[tuple[Cell, dict]], n_processes: int, folder: Path) -> li
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; a line that a killed process left unfinished counts as none."""
+    """Read the complete lines of a file, and ignore a line that a killed process left unfinished."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.split("\n")[:-1] if line.endswith("}")]
 
 
 def write_lines(path: Path, work: list[tuple[Cell, dict]]) -> None:
-    """Append the lines that are missing of some cells on one corpus."""
+    """Append the missing lines of some cells on one corpus."""
     lines = read_lines(path)
     known = {(line["cell"], line["arm"]) for line in lines}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -487,7 +492,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "results" / "defaults.md"
 TEMPLATE = Path(__file__).with_name("defaults_page.md")
 LARGEST_SHARE, LARGEST_ROOT, OF_PLACEBO, LARGEST_LOSS = 0.10, 0.05, 1.5, 0.01
 SCREENED_SHARE = 0.15
-# in the order in which a candidate is preferred
+# in order of preference
 RULES = {
     **{rule: (f"pooled/{rule}",) for rule in CANDIDATE_RULES if rule != "profile"},
     "anchored": ("pooled", "shared_mean"),
@@ -496,13 +501,13 @@ RULES = {
 
 
 def group_row(lines: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """The part of DPO's excess over the placebo that an arm leaves in some cells, with its root mean square.
+    """Compute the share of DPO's excess over the placebo that an arm leaves, with its root mean square.
 
     Cells that differ only in their seeds are one stratum, and every stratum has the same weight.
     """
     strata = ["attribute", "n_steps", "factor", "entangled", "n_annotators"]
     tilt = lines.pivot_table(index=[*strata, "cell"], columns="arm", values="tilt", sort=False)
-    # only cells that have the arm
+    # only cells with the arm
     tilt = tilt[tilt[arm].notna()]
     excess, left = tilt["dpo"] - tilt["placebo"], tilt[arm] - tilt["placebo"]
     weight = 1 / left.groupby(level=strata, sort=False).transform("size")
@@ -521,7 +526,7 @@ def group_row(lines: pd.DataFrame, arm: str) -> dict[str, Any]:
 
 
 def missed_bounds(row: dict[str, Any], largest_share: float) -> list[str]:
-    """The columns of a row that miss what is asked of them."""
+    """Return the columns of a row that miss their bounds."""
     bounds = {
         "left": largest_share,
         "root mean square": max(LARGEST_ROOT, OF_PLACEBO * row["of a second placebo"]),
@@ -535,7 +540,7 @@ def missed_bounds(row: dict[str, Any], largest_share: float) -> list[str]:
 
 
 def format_row(row: dict[str, Any], missed: list[str]) -> dict[str, str]:
-    """The figures of a row with three decimals; those that miss their bound are bold."""
+    """Format the figures of a row with three decimals; figures that miss their bounds are bold."""
     cells = {
         name: f"{value:.3f}".replace("nan", "–") if isinstance(value, float) else str(value)
         for name, value in row.items()
@@ -544,7 +549,7 @@ def format_row(row: dict[str, Any], missed: list[str]) -> dict[str, str]:
 
 
 def screen_rules(lines: pd.DataFrame) -> tuple[str, str]:
-    """The table of the screening and the sentence that applies the rule to the table."""
+    """Write the table of the screening, and the sentence that applies the rule of choice to the table."""
     kinds = {
         "all": lines["n_steps"] > 0, "30 steps": lines["n_steps"] == 30, "1,000 steps": lines["n_steps"] == 1000,
         "independent": ~lines["entangled"], "entangled": lines["entangled"],
@@ -581,7 +586,7 @@ def screen_rules(lines: pd.DataFrame) -> tuple[str, str]:
 
 
 def cells_table(lines: pd.DataFrame, arms: list[str]) -> str:
-    """Each cell's tilts minus the placebo's, and the placebo's own tilt."""
+    """Write each cell's tilts minus the placebo's tilt, and the placebo's tilt."""
     tilt = lines.pivot_table(index="cell", columns="arm", values="tilt", sort=False)
     shown = tilt[arms].sub(tilt["placebo"], axis=0)
     shown.insert(0, "placebo", tilt["placebo"])
@@ -589,7 +594,7 @@ def cells_table(lines: pd.DataFrame, arms: list[str]) -> str:
 
 
 def confirmation_tables(lines: pd.DataFrame) -> str:
-    """What was asked by corpus, number of steps, rate and kind of quality; other pools; the paper's Adam."""
+    """Write the tables by corpus, number of steps, rate and quality, for other pools, and for the paper's Adam."""
     lines, more = split_precision(lines)
     usual = lines["n_annotators"].eq(12) & lines["seed"].lt(2)
     grid, parts = lines[usual], []
@@ -635,13 +640,13 @@ def confirmation_tables(lines: pd.DataFrame) -> str:
 
 
 def split_precision(lines: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The lines of the grid and its variants, and the lines of further seeds (`precision`)."""
+    """Separate the lines of the grid and its variants from the lines of further seeds (`precision`)."""
     is_further = lines["cell"].isin({cell.name for cell, _ in precision()})
     return lines[~is_further], lines[is_further]
 
 
 def compare_with_dpo(lines: pd.DataFrame) -> str:
-    """The cells in which BA-DPO's tilt is above DPO's by more than the interval over held-out comparisons."""
+    """Return the cells in which BA-DPO's tilt is significantly above DPO's, over held-out comparisons."""
     arms = RULES["anchored"]
     found, n, n_nearer = [], 0, 0
     for cell, of in lines.groupby("cell", sort=False):
@@ -674,7 +679,7 @@ def compare_with_dpo(lines: pd.DataFrame) -> str:
 
 
 def confirmed_cells(lines: pd.DataFrame) -> str:
-    """Mean of each cell over seeds of the tilts minus the placebo's."""
+    """Compute the mean over seeds of each cell's tilts minus the placebo's tilt."""
     usual = lines[lines["n_annotators"].eq(12) & lines["seed"].lt(2)]
     keys = ["attribute", "n_steps", "factor", "entangled"]
     tilt = usual.pivot_table(
@@ -697,7 +702,7 @@ def show_table(rows: list[dict[str, str]]) -> str:
 
 
 def write_page(screened: pd.DataFrame, confirmed: pd.DataFrame) -> str:
-    """The page of both stages, written to `PAGE`."""
+    """Write the page of both stages."""
     screening_figures, decision = screen_rules(screened)
     candidates = [arm for arms in RULES.values() for arm in arms]
     template = jinja2.Template(

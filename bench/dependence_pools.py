@@ -1,4 +1,4 @@
-"""Pools whose votes depend on one another: repeated votes, adjudication, ties; annotators as a sample of others."""
+"""Pools with dependent votes: repeated votes, adjudication and ties; intervals for a population of annotators."""
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -17,12 +17,13 @@ Measured = dict[str, float]
 
 @dataclass(frozen=True)
 class Scene:
-    """How annotators vote on comparisons of which every other one differs in the attribute.
+    """A pool of annotators; the sides of half of the comparisons differ in the attribute.
 
-    The biases have the mean ``mean`` and the sd ``spread``; ``own_taste`` is the sd of what an annotator thinks of one
-    comparison beside its quality. Each of the ``votes_each`` annotators of a comparison votes ``samples`` times, or in
-    ``both_orders`` with a position bias of sd 0.5. Where the votes disagree an expert, one of ``n_experts``, decides
-    (``adjudicates``: "expert"), or one more annotator does ("anybody"). ``ties`` says which votes become ties.
+    The biases have the mean ``mean`` and the standard deviation ``spread``. ``own_taste`` is the standard deviation of
+    an annotator's own opinion of a comparison, in addition to its quality. Each of the ``votes_each`` annotators of a
+    comparison votes ``samples`` times, or in ``both_orders`` with a position bias of standard deviation 0.5. If the
+    votes disagree, one of ``n_experts`` experts decides (``adjudicates``: "expert"), or one more annotator
+    ("anybody"). ``ties`` names the rule by which votes become ties.
     """
 
     n_comparisons: int = 600
@@ -40,7 +41,7 @@ class Scene:
 
 
 def draw_table(scene: Scene, random: np.random.Generator) -> tuple[pd.DataFrame, NDArray, int]:
-    """Votes in the judgment schema, the true deviations, and how many majorities turn without them."""
+    """Draw a table of judgments, the true deviations, and the number of majorities that change without them."""
     n, m, each = scene.n_comparisons, scene.n_annotators, scene.votes_each
     n_all = m + scene.n_experts * (scene.adjudicates == "expert")
     bias = scene.mean + scene.spread * random.standard_normal(n_all)
@@ -66,7 +67,7 @@ def draw_table(scene: Scene, random: np.random.Generator) -> tuple[pd.DataFrame,
         base = np.arange(len(who)) < n * each
         total = np.bincount(comparison[base], sign[base], n)
         kept = base | (np.abs(total) < each)[comparison]
-    is_tie = ties_of(scene.ties, latent + shift, who, difference[comparison], random)
+    is_tie = choose_ties(scene.ties, latent + shift, who, difference[comparison], random)
     plain = np.bincount(comparison[kept], sign[kept], n)
     without = np.bincount(comparison[kept], np.where(latent > 0, 1, -1)[kept], n)
     is_contested = np.abs(plain) < np.bincount(comparison[kept], minlength=n)
@@ -92,10 +93,10 @@ def draw_table(scene: Scene, random: np.random.Generator) -> tuple[pd.DataFrame,
     return table[kept].iloc[order], deviation, turned
 
 
-def ties_of(
+def choose_ties(
     kind: str, latent: NDArray, who: NDArray, difference: NDArray, random: np.random.Generator
 ) -> NDArray:
-    """Which votes become ties."""
+    """Choose the votes that become ties."""
     n, m = len(who), who.max() + 1
     if kind == "at random":
         return random.random(n) < 0.25
@@ -113,7 +114,7 @@ def ties_of(
 
 NULL = Scene(spread=0.0)
 FEW_PEOPLE = Scene(n_annotators=25, n_comparisons=500, spread=1.0)
-# What is drawn, and the code on the audit's page that names the cause.
+# Pools, and the code on the audit's page that names the cause.
 SCENES: dict[str, tuple[Scene, str]] = {
     "independent votes": (Scene(), ""),
     "independent votes, nobody deviates": (NULL, ""),
@@ -145,7 +146,7 @@ SCENES: dict[str, tuple[Scene, str]] = {
 
 
 def measure_audit(scene: Scene, random: np.random.Generator, code: str = "") -> Measured:
-    """What the audit of one pool says, beside the truth, and whether its page names the cause."""
+    """Compare the audit of one pool with the truth, and report whether its page names the cause."""
     table, truth, turned = draw_table(scene, random)
     attributes = [Column("x", a="x_a", b="x_b")] + [Position()] * scene.declares_position
     result = audit(table, attributes)
@@ -188,14 +189,14 @@ def is_within(value: NDArray | float, low: NDArray | float, high: NDArray | floa
 
 @cache
 def population_value(scene: Scene) -> float:
-    """The log-odds that the side with the attribute wins, over all annotators and comparisons."""
+    """Compute the log-odds that the response with the attribute wins, over all annotators and comparisons."""
     sds = [1.0, scene.spread, scene.own_taste, 0.5 * scene.both_orders]
     drawn = np.random.default_rng(0).standard_normal((1_000_000, len(sds)))
     return float(logit(expit(scene.mean + drawn @ sds).mean()))
 
 
 def dependence_cases() -> list[tuple[str, Scene, partial, Cell]]:
-    """Label, pool, measure and cell of each row."""
+    """List the label, pool, measure and cell of each row."""
     return [
         (label, scene, partial(measure_audit, code=code), Cell(scene, tuple(code.split())))
         for label, (scene, code) in SCENES.items()

@@ -1,7 +1,7 @@
-"""How DPO lengthens answers without any bias in the votes, and what helps: `python -m bench.drift`.
+"""Measure how DPO lengthens answers without bias in the votes, and which methods help: `python -m bench.drift`.
 
 The corpora, models and votes are those of `bench.defaults`. All runs train on votes without bias, so that each change
-of the answers' length is the method's own drift. Answers are sampled at temperature 1 on held-out prompts.
+in the length of answers is due to the method. Answers to held-out prompts are sampled at temperature 1.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from badpo.training.trainer import BADPOTrainer
 from bench import defaults
 from bench.merit import format_interval
 
-SEEDS = range(4000, 4012)  # data seeds; nothing was chosen on them
-N_STEPS, TRAINING_SEED, LONGEST = 300, 42, 40  # tokens
+SEEDS = range(4000, 4012)  # data seeds; no setting was chosen on these seeds
+N_STEPS, TRAINING_SEED, LONGEST = 300, 42, 40  # in tokens
 ATTRIBUTE = "length"
 
 
 class PerToken(objectives.VoteWeights):
-    """DPO on margins that are divided by each response's length, in units of ``typical`` tokens."""
+    """DPO with margins that are divided by the length of each response, in units of ``typical`` tokens."""
 
     weighs_tokens = True
 
@@ -42,7 +42,7 @@ class PerToken(objectives.VoteWeights):
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: the factor of the learning rate, and the objective, which is DPO's if it is None."""
+    """A row of the table: the factor of the learning rate, and the objective (None for DPO)."""
 
     label: str
     factor: float

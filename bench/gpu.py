@@ -1,8 +1,8 @@
-"""Training steps of badpo and of TRL's `DPOTrainer` on a GPU, on the same judgments: `python -m bench.gpu`.
+"""Compare training steps of badpo and of TRL's `DPOTrainer` on a GPU, on the same judgments: `python -m bench.gpu`.
 
-The models have published shapes and random weights: the time of a step does not depend on the values of weights.
-Texts have full-size lengths. Both trainers compute the reference's log-probabilities before the clock starts.
-``--case tiny`` runs on a processor too, to try the bench itself.
+The models have published shapes and random weights, because the time of a step does not depend on the weights. Texts
+have realistic lengths. Both trainers compute the reference's log-probabilities before the timing starts. ``--case
+tiny`` also runs on a CPU, to test the benchmark.
 """
 
 import gc
@@ -23,7 +23,7 @@ from bench.workloads import Size, build_model, signed, word_tokenizer
 
 
 class Case(NamedTuple):
-    """A model, and the forwards that are timed: batching, TRL's judgments of a micro-batch and ours."""
+    """A model, and the timed forward passes: batching, TRL's judgments in a micro-batch, and badpo's."""
 
     size: Size
     batch_size: int
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def agreement(name: str) -> list[dict[str, Any]]:
-    """How far loss and gradients of one step are from TRL's in fp32."""
+    """Compute the differences of loss and gradients of one step from TRL's in fp32."""
     size, rows = CASES[name].size, []
     row = training.Row("signed", "random", 2, name, batch_size=8, n_steps=1)
     votes, tokenizer = (
@@ -94,7 +94,7 @@ def agreement(name: str) -> list[dict[str, Any]]:
 
 
 def speed(name: str, batching: str, trl_takes: int, takes: int) -> list[dict[str, Any]]:
-    """TRL's row and ours, of steps on the same judgments."""
+    """Time TRL's and badpo's steps on the same judgments; return one row for each."""
     case = CASES[name]
     row = training.Row("signed", batching, trl_takes, name, case.batch_size, N_STEPS, takes)
     votes, tokenizer = signed(case.size.vocabulary, 1), word_tokenizer(case.size.vocabulary)
@@ -118,7 +118,7 @@ def speed(name: str, batching: str, trl_takes: int, takes: int) -> list[dict[str
 
 
 class Clock(transformers.TrainerCallback):
-    """When the warm-up and the last step ended, and what waited for the GPU in the second step."""
+    """Time the training after its warm-up, and detect operations that wait for the GPU in the second step."""
 
     def on_train_begin(self, args, state, control, **given):
         self.times, self.warned = list[float](), list[warnings.WarningMessage]()
@@ -139,7 +139,7 @@ class Clock(transformers.TrainerCallback):
 
 
 def timed(trainer, case: Case, takes: int, n_fed: int, n_scored: int) -> dict[str, Any]:
-    """Figures of a whole training, in which the model reads ``n_fed`` tokens and scores ``n_scored``."""
+    """Run a whole training and return its figures; the model reads ``n_fed`` tokens and scores ``n_scored``."""
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.add_callback(clock := Clock())
     if HAS_GPU:
@@ -166,7 +166,7 @@ def timed(trainer, case: Case, takes: int, n_fed: int, n_scored: int) -> dict[st
 
 
 def release(trainer: transformers.Trainer) -> None:
-    """Free the memory of a trainer's weights and moments, whoever still refers to it."""
+    """Free the memory of a trainer's weights and moments, even if other objects refer to the trainer."""
     trainer.optimizer.state.clear()
     for tensor in [*trainer.model.parameters(), *trainer.model.buffers()]:
         tensor.grad = None

@@ -1,4 +1,4 @@
-"""Whether any text keeps a reader busy: four times the text must take about four times as long."""
+"""Check that the readers of texts take linear time: four times the text must take about four times as long."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ DETECTORS = [
     for kind, row in BUILT_IN.items()
     if kind not in ("length_tokens", "column", "position")
 ]
-# Beginnings of what a pattern looks for, again and again, and what breaks it off at the end.
+# Repeated beginnings of a match, and an end that prevents the match.
 # fmt: off
 REPEATED = (
     "a", " ", "\n", "\t\n", "\r", " \n", "*", "**", "**a", "- ", "-", "#", "# ", "1", "1.", "1. ", "|", "| ", "|:\n",
@@ -61,25 +61,25 @@ READERS: dict[str, Callable[[str], object]] = {
 
 
 def slow_texts(read: Callable[[str], object], n: int, units: Sequence[str] = REPEATED) -> list[str]:
-    """Texts on which the time grows much faster than the length: sixteen times as long for a quadratic reader."""
+    """Return the texts on which the time grows much faster than the length (16 times as long if quadratic)."""
     slow = []
     for unit, before, ending in zip(units, cycle(BEFORE), cycle(ENDINGS), strict=False):
         short, long = (before + unit * (size // len(unit)) + ending for size in (n // 4, n))
         if seconds(read, long) < max(0.02, 9 * seconds(read, short)):
             continue
-        # once more, in case something else kept the machine busy
+        # measure again, because another process may have used the CPU
         if seconds(read, long, 3) > max(0.02, 9 * seconds(read, short, 3)):
             slow.append(f"{before!r} + {unit!r} * n + {ending!r}")
     return slow
 
 
 def seconds(read: Callable[[str], object], text: str, times: int = 1) -> float:
-    """The least processor time of several."""
+    """Return the smallest processor time of several runs."""
     return min(timeit.repeat(lambda: read(text), timer=time.process_time, repeat=times, number=1))
 
 
 def main() -> int:
-    """Print every reader with the texts that it is slow on; the exit status is 1 where there are any."""
+    """Print every reader with its slow texts; the exit status is 1 if there are any."""
     found = {
         f"{name}, {size:,} characters": slow_texts(read, size)
         for name, read in READERS.items()

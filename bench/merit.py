@@ -1,9 +1,9 @@
-"""What BA-DPO does if an attribute may be merit, and if there is no bias: `python -m bench.merit`.
+"""Measure BA-DPO if an attribute may be merit, and if there is no bias: `python -m bench.merit`.
 
 The corpora, models and votes are those of `bench.defaults`. In the corpus with merit, responses signed by a woman
-contain a good word more, and the annotators value this word. A fifth of the comparisons are swap pairs: two equal
+contain one more good word, and the annotators value this word. A fifth of the comparisons are swap pairs: two equal
 responses with different names. Three of twelve annotators have no bias. In the corpora without bias, the votes depend
-on quality alone, and the attribute is declared nevertheless.
+on quality alone, but the attribute is declared.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from badpo.training.trainer import BADPOTrainer
 from bench import defaults
 
 GOLD = ["person 0", "person 1", "person 2"]
-SEEDS = range(3000, 3005)  # data seeds; nothing was chosen on them
+SEEDS = range(3000, 3005)  # data seeds; no setting was chosen on these seeds
 N_STEPS, TRAINING_SEED = 1000, 42
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What fixes the shared bias, and the settings that say so."""
+    """A way to fix the shared bias, and its settings."""
 
     label: str
     on_biased_votes: bool
@@ -49,7 +49,7 @@ DECISIONS = (
 
 
 def train_policy(reference, tokenizer, votes: Judgments, n_steps: int, settings: dict[str, Any]):
-    """Train one policy and return it with theta's mean over the annotators."""
+    """Train one policy and return it with the mean of theta over the annotators."""
     with tempfile.TemporaryDirectory() as folder:
         args = BADPOConfig(
             folder, reference_cache=f"{folder}/cache", beta=defaults.BETA, seed=TRAINING_SEED,
@@ -68,7 +68,7 @@ def train_policy(reference, tokenizer, votes: Judgments, n_steps: int, settings:
 def measure_tilts(
     corpus: defaults.Corpus, decisions: tuple[Decision, ...], n_steps: int
 ) -> list[dict[str, Any]]:
-    """Tilt on held-out comparisons and mean theta after training with each decision."""
+    """Measure the tilt on held-out comparisons and the mean of theta for each decision."""
     tokenizer, planted = defaults.make_tokenizer(), defaults.plant(corpus)
     reference = defaults.make_reference(corpus, planted, tokenizer)
     held_out = defaults.encoded(planted.held_out, tokenizer)
@@ -90,7 +90,7 @@ def format_interval(values: pd.Series) -> str:
 
 
 def merit_table() -> pd.DataFrame:
-    """Mean tilt and theta of each decision over the data seeds."""
+    """Compute the mean tilt and theta of each decision over the data seeds."""
     rows = [
         row
         for seed in SEEDS
@@ -103,7 +103,7 @@ def merit_table() -> pd.DataFrame:
 
 
 def table_without_bias() -> pd.DataFrame:
-    """Tilt of BA-DPO minus the tilt of DPO on votes without bias, for each attribute."""
+    """Compute the tilt of BA-DPO minus that of DPO on votes without bias, for each attribute."""
     without_bias = tuple(replace(DECISIONS[i], on_biased_votes=False) for i in (0, 2))
     rows = []
     for attribute in defaults.ATTRIBUTES:

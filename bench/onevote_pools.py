@@ -1,4 +1,4 @@
-"""The audit of tables whose comparisons have one vote: pools whose annotators are known, and what is reported."""
+"""The audit of tables with one vote per comparison, on pools with known biases."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
 
 @dataclass(frozen=True)
 class OneVotePool:
-    """How annotators vote who each judge ``votes_each`` comparisons of their own.
+    """A pool in which each annotator judges ``votes_each`` comparisons that nobody else judges.
 
     The two sides differ in the attribute in a share ``cross_share`` of the comparisons. The quality of a comparison has
     the standard deviation ``quality_sd``. If ``models`` is above 0, the table names the models that wrote the
@@ -69,8 +69,8 @@ CELLS: dict[str, OneVotePool] = {
 }
 
 
-def drawn(pool: OneVotePool, random: np.random.Generator) -> tuple[pd.DataFrame, NDArray, NDArray]:
-    """A table of votes, every annotator's bias, and the log-odds with which each chooses the attribute."""
+def draw_table(pool: OneVotePool, random: np.random.Generator) -> tuple[pd.DataFrame, NDArray, NDArray]:
+    """Draw a table of votes, the annotators' biases, and the log-odds with which each chooses the attribute."""
     m, n = pool.n_annotators, pool.n_annotators * pool.votes_each
     bias = pool.mean + pool.spread * random.standard_normal(m)
     bias[: pool.n_planted] += pool.planted * np.resize([1.0, -1.0], pool.n_planted)
@@ -115,9 +115,9 @@ def _sums(pool: OneVotePool, bias: NDArray, reliability: NDArray) -> NDArray:
     return logit((topics * (chance @ WEIGHTS / WEIGHTS.sum())).sum(axis=1))
 
 
-def audited(pool: OneVotePool, random: np.random.Generator) -> Measured:
-    """What the audit reports of one pool, beside the truth, and what it refuses."""
-    table, bias, sums = drawn(pool, random)
+def measure_audit(pool: OneVotePool, random: np.random.Generator) -> Measured:
+    """Compare the audit of one pool with the truth, and list the figures that it does not report."""
+    table, bias, sums = draw_table(pool, random)
     result = audit(table, [Column("x", a="x_a", b="x_b")])
     found: dict[str, Any] = result.summary["pool"]["x"]
     rows = result.annotators.set_index("annotator").reindex(people(pool.n_annotators))
@@ -129,7 +129,7 @@ def audited(pool: OneVotePool, random: np.random.Generator) -> Measured:
         "flags": float(flag.sum()),
         "false": float((flag & (np.abs(truth) <= RHO)).sum() / max(flag.sum(), 1)),
     }
-    if found["sum"] is not None and not pool.models:  # beside models it is another quantity
+    if found["sum"] is not None and not pool.models:  # if models are named, the sum is another quantity
         inside = (rows["log_odds_low"] <= sums) & (sums <= rows["log_odds_high"])
         pooled, total = found["sum"], logit(expit(sums).mean())
         figures["sum_coverage"] = float(inside[rows["log_odds_low"].notna()].mean())

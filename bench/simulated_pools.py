@@ -1,4 +1,4 @@
-"""Votes of pools whose leans are known: drawn by the model, or by one that breaks an assumption of some estimator."""
+"""Simulated votes of pools with known biases, from the model or from a model that violates an assumption."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -8,36 +8,41 @@ from numpy.typing import NDArray
 
 from badpo.estimation.fit import Votes
 
+# Share of a specialist's votes in the specialist's own domain.
 OWN_DOMAIN = 0.9
 
 
 @dataclass(frozen=True)
 class Pool:
-    """How a pool of annotators votes on comparisons with one attribute, whose sides differ in every other one.
+    """A pool of annotators who vote on comparisons with one attribute.
 
-    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; the side
-    with more of the attribute is ``better`` by so much, with opposite signs in two domains where there are
-    ``specialists``: half of the annotators cast nine tenths of the votes of each.
+    The quality of comparisons has the standard deviation ``quality_sd``; if ``bimodal``, it is a mixture of two normal
+    distributions. The response with the attribute is better by ``better``. If there are ``specialists``, half of the
+    annotators cast nine tenths of the votes of each of two domains, and in the second domain the response with the
+    attribute is worse by ``better``.
 
-    BiasEstimates have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where
-    ``heavy``). The first ``n_planted`` lean ``planted`` more or less than the mean (all of them more where
-    ``one_way``), and those of the first class (``classes`` are their sizes) ``class_gap`` more. ``taste`` is the sd
-    of a lean between prompts of ``per_prompt`` comparisons. Quality and lean count ``clicker_care`` times, 0, for the
-    last ``n_clickers``, and quality with the sd ``care_sd`` between the others.
+    The biases have the mean ``mean`` and the standard deviation ``spread`` (times Student's t with two degrees of
+    freedom if ``heavy``). The biases of the first ``n_planted`` annotators differ from the mean by ``planted`` in
+    either direction, or upward if ``one_way``. The biases of the first class (``classes`` are the sizes of classes) are
+    larger by ``class_gap``. ``taste`` is the standard deviation of a bias between prompts of ``per_prompt``
+    comparisons. The last ``n_clickers`` annotators are random responders: their reliability and biases are multiplied
+    by ``clicker_care``, which is 0 by default. ``care_sd`` is the standard deviation of the other annotators'
+    reliability.
 
-    Annotators of different ``camps`` (their sizes) have qualities that correlate by ``agreement``.
+    Annotators of different ``camps`` (their sizes) have qualities with the correlation ``agreement``.
 
-    Two teams lean ``teams`` more and less, each judging comparisons of its own, and ``n_joint`` together, on each of
-    which both have a winner and a loser. Where the sides differ annotator 0 votes for the attribute (``adversary``
-    +1) or against it (-1), but for a share of ``errors``; if ``blind``, its other votes are coin tosses. A
-    ``continuous`` attribute is normal with the median difference 1, and recorded 40 times as large in a share of
-    ``outliers``. ``hidden`` is the sd
-    of leans to a feature that is where the attribute is in a share of ``together``, and anywhere in the others.
+    The biases of two teams are larger and smaller by ``teams``; each team judges its own comparisons, and both judge
+    ``n_joint`` comparisons together, on which each team has a winner and a loser. If the sides differ, annotator 0
+    votes for the attribute (``adversary`` +1) or against it (-1), except for a share of ``errors``; if ``blind``, its
+    other votes are random. A ``continuous`` attribute is normal with the median difference 1, and a share of
+    ``outliers`` is recorded 40 times too large. ``hidden`` is the standard deviation of biases toward a feature that
+    equals the attribute in a share of ``together``, and is random otherwise.
 
-    Annotators vote in proportion to one over the power ``zipf`` of their rank, which is drawn. Annotator 0 judges every
-    comparison if ``busiest`` is above 0, and so few of the other votes are kept that this is annotator 0's share.
+    Annotators vote in proportion to one over the power ``zipf`` of their rank, which is random. If ``busiest`` is above
+    0, annotator 0 judges every comparison, and other votes are removed until this is annotator 0's share of the votes.
     ``class_care`` is the reliability of the first class, relative to the other classes. The first ``n_gold`` annotators
-    have no bias, and ``gold_care`` is their reliability relative to the others; deviations are then biases themselves.
+    have no bias, and ``gold_care`` is their reliability relative to the others; deviations are then the biases
+    themselves.
     """
 
     n_comparisons: int
@@ -81,9 +86,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class DrawnVotes:
-    """Votes as every estimator takes them, and the truth: deviations and care (m,) and quality (n_comparisons,).
+    """Simulated votes, and the true deviations and reliability, of shape (m,), and quality, of shape (n_comparisons,).
 
-    ``recorded`` and ``feature`` are what a table says of each comparison's attribute and of the hidden feature.
+    ``recorded`` and ``feature`` are the recorded difference in the attribute and in the hidden feature.
     """
 
     comparison: NDArray[np.intp]
@@ -99,14 +104,14 @@ class DrawnVotes:
 
     @property
     def arrays(self) -> Votes:
-        """The first arguments of every estimator."""
+        """Votes in the form that the estimators take."""
         return Votes(self.comparison, self.sign, self.annotator, self.delta, self.n_annotators)
 
 
 def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
-    """One pool's leans, comparisons and votes."""
+    """Draw the biases, comparisons and votes of one pool."""
     m, n, each = pool.n_annotators, pool.n_comparisons, pool.votes_each
-    lean, care = _annotators(pool, random)
+    bias, reliability = _annotators(pool, random)
     difference, feature, recorded = _sides(pool, random)
     domain = random.integers(2, size=n)
     quality = random.standard_normal(n)
@@ -117,14 +122,14 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     annotator = _voters(pool, domain, random)
     comparison = np.repeat(np.arange(n), each)
     if pool.busiest:
-        is_kept = (annotator == 0) | (random.random(len(annotator)) < _share_kept(pool))
+        is_kept = (annotator == 0) | (random.random(len(annotator)) < _kept_share(pool))
         comparison, annotator = comparison[is_kept], annotator[is_kept]
     tastes = pool.taste * random.standard_normal((m, n // pool.per_prompt + 1))
-    toward = lean[annotator] + tastes[annotator, comparison // pool.per_prompt]
+    toward = bias[annotator] + tastes[annotator, comparison // pool.per_prompt]
     sizes = pool.camps or (m,)
     camp = np.repeat(np.arange(len(sizes)), sizes)
     liked = _tastes(pool, quality, random)[comparison, camp[annotator]]
-    logit = care[annotator] * liked + toward * difference[comparison]
+    logit = reliability[annotator] * liked + toward * difference[comparison]
     logit += (pool.hidden * random.standard_normal(m))[annotator] * feature[comparison]
     decides = (annotator == 0) & (difference[comparison] != 0) & (pool.adversary != 0)
     always = logit_of(1 - pool.errors) * pool.adversary * np.sign(difference[comparison])
@@ -133,21 +138,21 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
         logit[(annotator == 0) & ~decides] = 0.0
     sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
     sign[: each * pool.n_joint] = np.resize([1, -1], each * pool.n_joint)
-    deviation = lean - (0.0 if pool.n_gold else lean.mean())
+    deviation = bias - (0.0 if pool.n_gold else bias.mean())
     if pool.adversary:
         deviation[0] = pool.adversary * np.inf
     delta = difference[comparison][:, None]
-    truth = deviation, quality, care, recorded, feature
+    truth = deviation, quality, reliability, recorded, feature
     return DrawnVotes(comparison, sign, annotator, delta, m, *truth)
 
 
-def _share_kept(pool: Pool) -> float:
-    """The share of the other annotators' votes that leaves annotator 0 the share ``busiest``."""
+def _kept_share(pool: Pool) -> float:
+    """Share of the other annotators' votes to keep, so that annotator 0 has the share ``busiest`` of all votes."""
     return (1 / pool.busiest - 1) / (pool.votes_each - 1)
 
 
 def _tastes(pool: Pool, quality: NDArray, random: np.random.Generator) -> NDArray:
-    """The quality of each comparison to each camp, of shape (n_comparisons, n_camps)."""
+    """Quality of each comparison for each camp, of shape (n_comparisons, n_camps)."""
     if not pool.camps:
         return quality[:, None]
     own = pool.quality_sd * random.standard_normal((len(quality), len(pool.camps)))
@@ -160,25 +165,27 @@ def logit_of(share: float) -> float:
 
 
 def _annotators(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray]:
-    """The leans and the care of each."""
+    """Draw the bias and the reliability of each annotator."""
     m = pool.n_annotators
     drawn = random.standard_t(2, m) if pool.heavy else random.standard_normal(m)
-    lean = pool.mean + pool.spread * drawn
+    bias = pool.mean + pool.spread * drawn
     signs = random.choice([1.0] if pool.one_way else [-1.0, 1.0], pool.n_planted)
-    lean[: pool.n_planted] = pool.mean + pool.planted * signs
-    lean[: sum(pool.classes[:1])] += pool.class_gap
-    lean += np.where(np.arange(m) < m // 2, pool.teams, -pool.teams)
-    care = np.maximum(1 + pool.care_sd * random.standard_normal(m), 0)
+    bias[: pool.n_planted] = pool.mean + pool.planted * signs
+    bias[: sum(pool.classes[:1])] += pool.class_gap
+    bias += np.where(np.arange(m) < m // 2, pool.teams, -pool.teams)
+    reliability = np.maximum(1 + pool.care_sd * random.standard_normal(m), 0)
     clicks = np.arange(m) >= m - pool.n_clickers
     if pool.adversary:
-        lean[0] = pool.adversary * logit_of(1 - max(pool.errors, 0.1))
-    care[: sum(pool.classes[:1])] *= pool.class_care
-    lean[: pool.n_gold], care[: pool.n_gold] = 0.0, pool.gold_care
-    return np.where(clicks, pool.clicker_care * lean, lean), np.where(clicks, pool.clicker_care, care)
+        bias[0] = pool.adversary * logit_of(1 - max(pool.errors, 0.1))
+    reliability[: sum(pool.classes[:1])] *= pool.class_care
+    bias[: pool.n_gold], reliability[: pool.n_gold] = 0.0, pool.gold_care
+    return np.where(clicks, pool.clicker_care * bias, bias), np.where(
+        clicks, pool.clicker_care, reliability
+    )
 
 
 def _sides(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
-    """Of each comparison the difference in the attribute, that in the hidden feature, and what is recorded."""
+    """Draw the difference in the attribute, in the hidden feature, and the recorded difference, for each comparison."""
     n = pool.n_comparisons
     chances = [pool.cross_share / 2, 1 - pool.cross_share, pool.cross_share / 2]
     difference = random.choice([-1.0, 0.0, 1.0], n, p=chances)
@@ -192,7 +199,7 @@ def _sides(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray, N
 
 
 def _voters(pool: Pool, domain: NDArray[np.intp], random: np.random.Generator) -> NDArray[np.intp]:
-    """Distinct annotators for every comparison: those with the largest keys, in their order of arrival."""
+    """Draw distinct annotators for every comparison: the annotators with the largest random keys."""
     n, m, each = pool.n_comparisons, pool.n_annotators, pool.votes_each
     keys = random.gumbel(size=(n, m))
     if pool.specialists:
@@ -223,5 +230,5 @@ def informative_share(votes_each: int, quality_sd: float) -> float:
 
 
 def sized(informative: float, votes_each: int, quality_sd: float, n_annotators: int = 60) -> int:
-    """Comparisons that give every annotator so many informative votes on average."""
+    """Compute the number of comparisons that gives every annotator this mean number of informative votes."""
     return round(informative * n_annotators / votes_each / informative_share(votes_each, quality_sd))

@@ -1,4 +1,4 @@
-"""The share of a training step that the rule for theta takes: `python -m bench.theta_cost`."""
+"""Measure the share of a training step that the update of theta takes: `python -m bench.theta_cost`."""
 
 import tempfile
 import time
@@ -34,7 +34,7 @@ NOTES = (
 
 
 class StepTimer(transformers.TrainerCallback):
-    """CPU time of a training's steps and of its rule for theta."""
+    """CPU time of the steps of a training, and of the updates of theta."""
 
     def __init__(self, trainer: BADPOTrainer):
         self.trainer, self.rule_seconds = trainer, 0.0
@@ -56,7 +56,7 @@ class StepTimer(transformers.TrainerCallback):
 
 
 def measure_cost(rule: str, n_annotators: int, ratios: Sequence[float]) -> dict[str, Any]:
-    """Train for a few steps and compare the time of theta's rule with the time of the steps."""
+    """Train for a few steps, and compare the time of theta's updates with the time of the steps."""
     size, random = SIZES[MODEL], np.random.default_rng(SEED)
     # few comparisons, so that their reference log-probabilities take no time
     votes = pd.concat([CASES["signed"](size.vocabulary).iloc[:1_000]] * 20, ignore_index=True)

@@ -1,4 +1,4 @@
-"""CPU time on pinned threads, and how the speed benches print what they found."""
+"""CPU time on pinned threads, and the output that the speed benchmarks share."""
 
 import argparse
 import json
@@ -18,13 +18,13 @@ THREADS = 1
 
 
 def apart(work: Callable, *arguments: Any) -> Any:
-    """What a function gives in a fresh process."""
+    """Call a function in a fresh process and return its result."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(work, *arguments).result()
 
 
 def machine(libraries: Sequence[str]) -> str:
-    """Processor, threads and versions, for the foot of a table."""
+    """Describe processor, threads and versions, for the line below a table."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
     processor = names[0] if names else platform.processor() or platform.machine()
@@ -33,7 +33,7 @@ def machine(libraries: Sequence[str]) -> str:
 
 
 def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentParser:
-    """The options that all speed benches have."""
+    """Return a parser with the options of all speed benchmarks."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--case", choices=cases, action="append", help="only this case; may be repeated")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -48,7 +48,7 @@ def report(
     notes: Sequence[str],
     libraries: Sequence[str],
 ) -> None:
-    """Print the rows with the machine, as a table without columns that nothing fills; write that if asked for."""
+    """Print the rows and the machine as a table without empty columns; write the table to a file if requested."""
     where = machine(libraries)
     table = pd.DataFrame(list(rows), dtype=object).dropna(axis=1, how="all").map(_cell)
     shown = table.to_markdown(index=False, disable_numparse=True)

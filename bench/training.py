@@ -1,9 +1,9 @@
-"""Training steps of badpo and of TRL's `DPOTrainer` on the same judgments: `python -m bench.training`.
+"""Compare training steps of badpo and of TRL's `DPOTrainer` on the same judgments: `python -m bench.training`.
 
-Every row compares the gradients of the first step and times whole optimizer steps in CPU time: collating, forward,
-backward, clipping, AdamW. TRL's reference log-probabilities are computed before, as ours are. On a processor TRL is
-measured twice: as it runs there, where its head scores every position, and with the path that it takes on a GPU, where
-its head scores the positions of the responses only.
+Every row compares the gradients of the first step, and measures the CPU time of whole optimizer steps: collating,
+forward, backward, clipping and AdamW. Both trainers compute the reference's log-probabilities before. On a CPU, TRL is
+measured twice: as it is, with a head that scores every position, and with its GPU path, in which the head scores only
+the positions of the responses.
 """
 
 import copy
@@ -34,9 +34,9 @@ from bench import timing
 from bench.workloads import CASES, SIZES, build_model, word_tokenizer
 
 SEED = 0
-# For both trainers: nothing written or reported.
+# Settings of both trainers: they write and report nothing.
 SETTINGS: dict[str, Any] = dict(
-    # without a rate every training has the same first step
+    # with a learning rate of 0 every training has the same first step
     learning_rate=0.0,
     beta=0.1,
     max_grad_norm=1.0,
@@ -55,7 +55,7 @@ MOVED = 0.05
 
 
 class Row(NamedTuple):
-    """One line of the table: ``micro_batch`` are the judgments of TRL's, and of ours unless ``ours_takes`` more."""
+    """A line of the table; ``micro_batch`` is the number of judgments, for badpo unless ``ours_takes`` is larger."""
 
     case: str
     batching: str
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def quiet() -> None:
-    """Print nothing but the table."""
+    """Suppress all output except the table."""
     os.environ["TQDM_DISABLE"] = "1"
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()
@@ -110,7 +110,7 @@ def quiet() -> None:
 
 
 def measured(row: Row) -> dict[str, Any]:
-    """The row's ratios, in a folder of its own."""
+    """Measure the ratios of a row in a folder of its own."""
     size = SIZES[row.size]
     tokenizer = word_tokenizer(size.vocabulary)
     part = first_judgments(row, CASES[row.case](size.vocabulary))
@@ -121,7 +121,7 @@ def measured(row: Row) -> dict[str, Any]:
         runs = {"ours": (us, nullcontext), "trl": (them, nullcontext), "compact": (them, gpu_head)}
         seconds: dict[str, list[float]] = {side: [] for side in runs}
         gradients: dict[str, Sequence] = {}
-        # the first training of each warms up
+        # the first training of each trainer is a warm-up
         for turn in range(timing.REPEATS + 1):
             for side, (trainer, around) in runs.items():
                 with around():
@@ -144,7 +144,7 @@ def measured(row: Row) -> dict[str, Any]:
 
 
 def first_judgments(row: Row, votes: pd.DataFrame) -> pd.DataFrame:
-    """The judgments that the row's first steps take if a training is on all votes."""
+    """Return the judgments of the row's first steps in a training on all votes."""
     comparison = votes["comparison_id"].to_numpy()
     plan = plan_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
     return votes.iloc[np.concatenate(plan[: row.n_steps])].reset_index(drop=True)
@@ -154,12 +154,12 @@ def first_judgments(row: Row, votes: pd.DataFrame) -> pd.DataFrame:
 
 
 def gpu_head() -> AbstractContextManager:
-    """Inside, TRL's head scores the positions of the responses only, as it does on a GPU."""
+    """Within this context, TRL's head scores only the positions of the responses, as on a GPU."""
     return mock.patch("trl.trainer.utils._use_triton", lambda device: True)
 
 
 class Watched(transformers.TrainerCallback):
-    """CPU time from the start of training to the end of its last step, and the gradients of its first step."""
+    """CPU time from the start of training to the end of its last step, and gradients of its first step."""
 
     def on_train_begin(self, args, state, control, **given):
         self._start, self.gradients = time.process_time(), list[torch.Tensor]()
@@ -173,8 +173,8 @@ class Watched(transformers.TrainerCallback):
 
 
 def watched(trainer) -> Watched:
-    """A whole training: collating, forward, backward, clipping, the optimizer."""
-    trainer.remove_callback(transformers.PrinterCallback)  # standard output is the table's
+    """Run a whole training: collating, forward, backward, clipping and the optimizer."""
+    trainer.remove_callback(transformers.PrinterCallback)  # standard output contains only the table
     trainer.add_callback(callback := Watched())
     trainer.train()
     trainer.remove_callback(callback)
@@ -190,17 +190,17 @@ def ours(
     settings: Mapping[str, Any] = SETTINGS,
     adapter: PeftConfig | None = None,
 ) -> BADPOTrainer:
-    """badpo's trainer on all judgments, its reference log-probabilities computed.
+    """Make badpo's trainer on all judgments, with the reference's log-probabilities computed.
 
-    ``models`` are the policy and the reference, or None, which are copied; if they differ, margins are not 0. The
-    trainer writes into ``folder``.
+    ``models`` are the policy and the reference (or None), which are copied; if they differ, margins are not 0. The
+    trainer writes to ``folder``.
     """
     policy, reference = map(copy.deepcopy, models)
     takes = row.ours_takes or row.micro_batch
     trainer = BADPOTrainer(
         policy,
         ref_model=reference,
-        # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
+        # theta stays at 0, so that the policy's gradients are those of DPO; theta's gradients are computed too
         args=BADPOConfig(
             str(folder / "ours"),
             **settings,
@@ -227,7 +227,7 @@ def trl(
     settings: Mapping[str, Any] = SETTINGS,
     adapter: PeftConfig | None = None,
 ):
-    """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before."""
+    """Make TRL's `DPOTrainer` on badpo's judgments in the order of badpo's steps, with the reference computed."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
@@ -253,7 +253,7 @@ def trl(
 
 
 def preferences(judgments: Judgments, order: np.ndarray) -> dict[str, list[str]]:
-    """Prompt, chosen and rejected response of judgments, as TRL takes them."""
+    """Convert judgments to prompt, chosen and rejected response for TRL."""
     votes = judgments.votes.iloc[order]
     texts = judgments.comparisons.iloc[votes["comparison"]]
     chose_a, prompts = votes["sign"].to_numpy() > 0, texts["prompt"].tolist()
@@ -263,7 +263,7 @@ def preferences(judgments: Judgments, order: np.ndarray) -> dict[str, list[str]]
 
 
 def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Largest absolute difference over all tensors, relative to the largest entry that is expected."""
+    """Compute the largest absolute difference over all tensors, relative to the largest expected entry."""
     largest = max(float(g.abs().max()) for g in expected)
     return max(float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)) / largest
 

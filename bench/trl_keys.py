@@ -12,7 +12,7 @@ HONOURED_TRAINING = HONOURED.keys() - HONOURED_MODEL - HONOURED_DATA
 
 
 def page() -> str:
-    """What becomes of every key of TRL, keys with one reason together."""
+    """List the effect of every key of TRL; keys with the same reason are listed together."""
     lines = [
         "# Keys of TRL",
         "",

@@ -1,7 +1,7 @@
-"""What the speed bench runs on: length distributions, votes and models, all written down here.
+"""Workloads of the speed benchmarks: distributions of lengths, votes and models.
 
-Token ids are drawn at random: a forward pass costs the same whatever the words are. Lengths are a quarter of the
-full-size corpora's, so that a step takes seconds on one core.
+Token ids are random, because a forward pass takes the same time for all words. Lengths are a quarter of realistic
+lengths, so that a step takes seconds on one core.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ import pandas as pd
 from badpo_paper.corpora.signed import QUALITY_SCALE, VOTES_PER_PAIR, draw_plan
 
 LENGTHS_DIVIDED_BY = 4
-# Log-normal counts of full-size tokens. Spreads of prompts and within a pair are those of MT-Bench, that of responses
-# gives the published median of UltraFeedback's prompt and response together, 409 tokens.
+# Log-normal numbers of tokens. The standard deviations of prompts and within a pair are those of MT-Bench; that of
+# responses gives the published median of prompt and response in UltraFeedback, 409 tokens.
 PROMPT_SPREAD, LONGEST_PROMPT = 0.78, 384
 RESPONSE_SPREAD, WITHIN_PAIR, LONGEST = 0.6, 0.45, 1280
-# A signature: what stands before the name, the first name, the surname; the end-of-text token follows.
+# Tokens of a signature: before the name, first name, surname; then the end-of-text token.
 SIGNATURE_LEAD, SIGNATURE_END = 2, 1
 SCORE_GAPS = (1, 2, 3)
 N_PAIRS = 6460
@@ -27,7 +27,7 @@ SPECIAL = ["<pad>", "<end>", "<unk>"]
 
 
 def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY) -> pd.DataFrame:
-    """Votes of the shape of the signed corpus: 4 on a comparison; a fifth of the pairs differ in the signed name only.
+    """Make votes with the shape of the signed corpus: 4 per comparison; in a fifth of the pairs only the name differs.
 
     Kinds, annotators and votes are those of the paper's recipe (`badpo_paper.corpora.signed.draw_plan`).
     """
@@ -50,7 +50,7 @@ def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY) -> pd.DataFr
 
 
 def multipref(n_vocabulary: int) -> pd.DataFrame:
-    """Votes of the shape of MultiPref: two comparisons to a prompt, 4 on each; a quarter are ties and left out."""
+    """Make votes with the shape of MultiPref: two comparisons per prompt, 4 votes each, without ties."""
     rng = np.random.default_rng(0)
     prompts, responses = lengths(rng, 96, 360, (N_PROMPTS, 2))
     words = _drawn_words(n_vocabulary, rng)
@@ -80,7 +80,7 @@ def lengths(
     shape: tuple[int, int],
     divided_by: int = LENGTHS_DIVIDED_BY,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each prompt, shape (n_prompts,), and of each response, shape (n_prompts, n_pairs_each, 2)."""
+    """Draw the tokens of each prompt, shape (n_prompts,), and response, shape (n_prompts, n_pairs_each, 2)."""
     prompts = _log_normal(prompt_mean, PROMPT_SPREAD, rng.standard_normal(shape[0]))
     prompts = np.minimum(prompts, LONGEST_PROMPT)
     common, own = rng.standard_normal((*shape, 1)), rng.standard_normal((*shape, 2))
@@ -100,13 +100,13 @@ def _words(n_vocabulary: int) -> list[str]:
 
 
 def _drawn_words(n_vocabulary: int, rng: np.random.Generator) -> Callable[[int], str]:
-    """Texts of so many random words; a word is one token of `word_tokenizer`, and ends with a space."""
+    """Make texts of random words; a word is one token of `word_tokenizer` and ends with a space."""
     known = np.array([f"{word} " for word in _words(n_vocabulary)], dtype=object)
     return lambda n: "".join(known[rng.integers(len(known), size=n)])
 
 
 def word_tokenizer(n_vocabulary: int):
-    """One token per word, split at spaces, so that texts have the lengths that were drawn."""
+    """Make a tokenizer with one token per word, split at spaces, so that texts have the intended lengths."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -119,7 +119,7 @@ def word_tokenizer(n_vocabulary: int):
 
 @dataclass(frozen=True)
 class Size:
-    """A Qwen2 small enough for a processor, with random weights."""
+    """Size of a small Qwen2 with random weights that runs on a CPU."""
 
     hidden: int
     layers: int
@@ -130,17 +130,17 @@ class Size:
 
 
 SIZES = {
-    # head to body in multiply-adds 0.43, as 0.38 in Qwen2.5-0.5B
+    # ratio of multiply-adds in the head and the body: 0.43; it is 0.38 in Qwen2.5-0.5B
     "0.5B-like": Size(192, 3, 3, 1, 896, 4096),
-    # 0.08, as 0.075 in Llama-3.1-8B
+    # ratio 0.08; it is 0.075 in Llama-3.1-8B
     "8B-like": Size(224, 4, 4, 2, 896, 1024),
-    # the head is nearly everything
+    # nearly all multiply-adds are in the head
     "head-dominated": Size(192, 3, 3, 1, 896, 151_936),
 }
 
 
 def build_model(size: Size, seed: int = 0, moved: float = 0.0):
-    """A Qwen2 with random weights in fp32; ``moved`` adds that much noise, relative, so that margins are not 0."""
+    """Build a Qwen2 with random weights in fp32; ``moved`` adds relative noise, so that margins are not 0."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

@@ -1,4 +1,6 @@
-"""Faults injected into a small project: a module for each kind, whose function `rows` injects for so many seconds."""
+"""Inject faults into a small project. Each kind of fault has a module, whose function `rows` takes a number of
+seconds.
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +8,7 @@ GENERATED = "generated inputs"
 
 
 class Row(NamedTuple):
-    """What was done in which stage, how often, what became of it, and how often something was lost or unnamed."""
+    """A row of the page: fault, stage, number of injections, outcome, and number of losses or unnamed damages."""
 
     fault: str
     stage: str

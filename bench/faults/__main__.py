@@ -1,7 +1,7 @@
 """Inject every kind of fault and write docs/results/faults.md: `python -m bench.faults`.
 
-Each kind leaves its rows in runs/faults/KIND.json, so that one kind can be run again (`--only kills`) and the page
-still has the others. A kind that is missing or fails is named in the page.
+Each kind writes its rows to runs/faults/KIND.json, so that one kind can be repeated (`--only kills`) and the page
+keeps the others. The page names each kind that is missing or failed.
 """
 
 import argparse
@@ -17,20 +17,20 @@ import pandas as pd
 from bench.faults import GENERATED, Row
 from bench.timing import machine
 
-# Minutes that a kind of fault may take, in the order in which they are run; of another budget each has the same share.
+# Default minutes of each kind of fault, in the order of the runs; another total is divided in the same proportions.
 KINDS = {"kills": 27, "torn_files": 6, "two_writers": 40, "fuzz": 6}
 MINUTES = sum(KINDS.values())
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
 LIBRARIES = ("torch", "transformers")
 HEAD = """\
-# Faults injected, and what became of them
+# Injected faults and their outcomes
 
-Written by `make faults`, which is `python -m bench.faults`; one kind again: `make faults FAULTS=kills`. What is
-promised and how it is tested stands in [reliability.md](../reliability.md)."""
+The command `make faults` (`python -m bench.faults`) writes this page; `make faults FAULTS=kills` repeats one kind of
+fault. [reliability.md](../reliability.md) describes the guarantees and their tests."""
 
 
 def main() -> None:
-    """Run the kinds that were asked for, one after the other, and write the page of all that are there."""
+    """Run the requested kinds in turn, and write the page of all existing rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="KINDS", default=",".join(KINDS), help="separated by commas")
     parser.add_argument("--budget-minutes", type=float, default=MINUTES, help="for all kinds")
@@ -54,12 +54,12 @@ def main() -> None:
 
 
 def seconds_for(name: str, budget_minutes: float) -> float:
-    """A kind's share of the minutes that all kinds have together."""
+    """Compute the seconds of a kind from the total number of minutes."""
     return 60 * budget_minutes * KINDS[name] / MINUTES
 
 
 def run(name: str, seconds: float) -> dict[str, Any]:
-    """The rows of one kind, how long they took, and what kept it from giving them."""
+    """Run one kind, and return its rows, its seconds and its error, if any."""
     started = time.monotonic()
     rows: list[Row] = []
     try:
@@ -73,12 +73,12 @@ def run(name: str, seconds: float) -> dict[str, Any]:
 
 
 def has_failed(kind: dict[str, Any]) -> bool:
-    """Whether a loss was found, or the kind could not be run."""
+    """Whether a kind lost data or could not be run."""
     return bool(kind["problem"]) or any(row["lost"] for row in kind["rows"])
 
 
 def section(name: str, kind: dict[str, Any]) -> str:
-    """One kind of fault: rows of one outcome side by side, their numbers added; its time; what went wrong with it."""
+    """Write the section of one kind: rows with equal outcomes are added up; then the time and the error."""
     parts = [f"## {name.replace('_', ' ')}"]
     if kind["rows"]:
         told = pd.DataFrame(kind["rows"])
@@ -87,13 +87,13 @@ def section(name: str, kind: dict[str, Any]) -> str:
         alike = told.groupby(["outcome", "is_lost"], sort=False, as_index=False)
         table = alike.agg({**joined, "injected": "sum", "lost": "sum"})[list(Row._fields)]
         parts.append(table.map(lambda cell: str(cell).replace("|", "\\|")).to_markdown(index=False))
-    parts += [f"**Not whole:** {kind['problem']}"] if kind["problem"] else []
+    parts += [f"**Incomplete:** {kind['problem']}"] if kind["problem"] else []
     parts.append(f"`python -m bench.faults --only {name}`, {kind['seconds'] / 60:.1f} minutes.")
     return "\n\n".join(parts)
 
 
 def totals(kinds: dict[str, dict[str, Any]]) -> str:
-    """How much was injected and lost over all kinds, in one line; generated inputs are counted apart."""
+    """Write the numbers of injections and losses over all kinds; generated inputs are counted separately."""
     rows = [row for kind in kinds.values() for row in kind["rows"]]
     n_inputs = sum(row["injected"] for row in rows if row["fault"] == GENERATED)
     injected, lost = sum(row["injected"] for row in rows) - n_inputs, sum(row["lost"] for row in rows)
@@ -102,7 +102,7 @@ def totals(kinds: dict[str, dict[str, Any]]) -> str:
 
 
 def page(kinds: dict[str, dict[str, Any]]) -> str:
-    """The page: its head, the totals, a section per kind, and the kinds that were not run."""
+    """Write the page: introduction, totals, a section for each kind, and the kinds that were not run."""
     missing = [name for name in KINDS if name not in kinds]
     parts = [HEAD, f"**{totals(kinds)}.**"]
     parts += [f"Not run for this page: {', '.join(missing)}."] if missing else []

@@ -1,6 +1,7 @@
-"""Commands run in children of one process that has imported everything, and killed where it hurts.
+"""Run commands in child processes of a process that has imported all modules, and kill them at chosen moments.
 
-An import costs more than a tiny run. The parent imports and never computes: torch's threads do not survive a fork.
+An import takes longer than a tiny run. The parent process only imports and never computes, because the threads of
+torch do not survive a fork.
 """
 
 import errno
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# What Python tells of before it happens, where a file or folder changes its content or its name.
+# Audit events of Python before a file or folder changes its content or its name.
 WRITING_EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate"})
 HUNG_SECONDS = 300.0
 
@@ -21,9 +22,10 @@ Work = Callable[[], None]
 
 
 class Kill(NamedTuple):
-    """When a child is killed: before its first, second, ... change of a file, or after some seconds; or never.
+    """Moment at which a child is killed: before its n-th change of a file, or after a number of seconds, or never.
 
-    With ``is_full`` the child is not killed: from that change on, the disk has no room for a new file or folder.
+    If ``is_full``, the child is not killed; instead, every new file or folder after that change fails because the disk
+    is full.
     """
 
     before_write: int | None = None
@@ -35,9 +37,9 @@ NEVER = Kill()
 
 
 class Ended(NamedTuple):
-    """How a child ended: its exit status (minus the signal that killed it), what it printed, and its seconds.
+    """Result of a child: its exit status (minus the number of the signal that killed it), its output, and its seconds.
 
-    ``writes`` are the changes of files that it made; of a child that was killed before a change, that one alone.
+    ``writes`` are its changes of files. For a child that was killed before a change, this change is the only entry.
     """
 
     status: int
@@ -47,14 +49,14 @@ class Ended(NamedTuple):
 
     @property
     def was_killed(self) -> bool:
-        """Whether the signal came before the end."""
+        """Whether the child was killed before its end."""
         return self.status == -signal.SIGKILL
 
 
 def run_child(work: Work, folder: Path, kill: Kill = NEVER, prepare: Work = lambda: None) -> Ended:
-    """Fork, go to ``folder``, do ``work`` and wait for its end; only changes of files in the folder count.
+    """Fork, change to ``folder``, run ``work`` and wait for the end; only changes of files in the folder count.
 
-    ``work`` ends by returning or with `SystemExit`; ``prepare`` is done before anything is counted.
+    ``work`` ends by returning or with `SystemExit`. ``prepare`` runs before changes are counted.
     """
     printed, counted = folder.parent / f"{folder.name}.out", folder.parent / f"{folder.name}.writes"
     counted.unlink(missing_ok=True)
@@ -96,7 +98,7 @@ def _be_child(work, folder: Path, kill: Kill, prepare, printed: Path, counted: P
 
 
 def status_of(work: Callable[[], None], printed: Path) -> int:
-    """The exit status that some work comes to in this process, which prints into a file from here on."""
+    """Run some work in this process, which then prints to a file, and return the exit status."""
     handle = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -114,7 +116,9 @@ def status_of(work: Callable[[], None], printed: Path) -> int:
 
 
 def _counter(folder: str, writes: list[str], kill: Kill, told: Path) -> Callable[[str, tuple], None]:
-    """An audit hook that counts changes of files in a folder, and kills before one of them or lets it fail."""
+    """Return an audit hook that counts changes of files in a folder, and that kills the process or fails at one
+    change.
+    """
 
     def count(event: str, arguments: tuple) -> None:
         flags = arguments[2] if event == "open" else None

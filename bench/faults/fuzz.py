@@ -1,7 +1,8 @@
-"""Generated inputs against every part that reads what others wrote: `make fuzz`.
+"""Test all parts that read foreign files with generated inputs: `make fuzz`.
 
-The inputs are those of tests/fuzz, from seeds of the clock. A crash is any error that is not one of ours, a figure that
-is none, or a broken promise of the part, such as a vote that is neither read nor counted as left out.
+The inputs are those of tests/fuzz, with seeds from the clock. A crash is any error of another kind than badpo's
+errors, a figure that is not a number, or a violated promise of the part, such as a vote that is neither read nor
+counted as left out.
 """
 
 import os
@@ -17,7 +18,7 @@ N_INPUTS = 100_000
 
 
 def rows(budget_seconds: float) -> list[Row]:
-    """One row for each part, within a time for all of them together; what is found is printed on the way."""
+    """Make one row for each part within a total time, and print the crashes on the way."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     first_seed, found = int(time.time()), []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""SIGKILL and full disks at every kind of change of a file; then the same command again, and compare.
+"""Kill commands or fill the disk at every kind of file change, run the command again, and compare the results.
 
-What is compared is every file that two uninterrupted runs have in common, byte by byte: the policy, theta, both
-optimizers' moments, the random states, ``log.jsonl``, readouts, tables and the cache.
+The comparison covers, byte by byte, all files that two uninterrupted runs have in common: the policy, theta, the
+moments of both optimizers, random states, ``log.jsonl``, readouts, tables and the cache.
 """
 
 import random
@@ -18,15 +18,15 @@ from bench.faults.children import Kill, run_child
 from bench.faults.small_project import STAGES, Stage
 
 MOST_IN_A_ROW = 4
-FEWEST = 2  # of a stage, however short the time is
-# In a long call, however slow the machine is: the share of a stage's kills that is more than 200 in all.
+FEWEST = 2  # least number of kills of a stage, even if the time is short
+# Share of each stage in the kills of a long run, which are more than 200 in total.
 LONG_SECONDS, LEAST_SHARE = 600.0, 0.7
 OUTCOME = "the same command again ends bit-equal"
 FULL = "a full disk"
 
 
 def rows(budget_seconds: float) -> list[Row]:
-    """Kill every stage again and again within the time; one row for each stage and kind of moment."""
+    """Kill every stage repeatedly within the time; make one row for each stage and kind of moment."""
     small_project.prepare()
     total = sum(stage.n_kills for stage in STAGES)
     with tempfile.TemporaryDirectory() as name:
@@ -39,7 +39,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
-    """Kill a stage, go on and compare until the time is over, so many times at least; what was lost is printed."""
+    """Kill a stage, continue and compare until the time is over, at least a minimum number of times; print losses."""
     end, draw = time.monotonic() + seconds, random.Random(f"0 {stage.name}")
     template = stage.template(place)
     project = small_project.copy_project(template, place / "project")
@@ -65,7 +65,7 @@ def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
 
 
 def kill_and_go_on(stage: Stage, project: Path, kill: Kill, whole, draw) -> tuple[list[str], str]:
-    """Kill a project, and sometimes what goes on with it, until it ends: the moments, and how the end failed."""
+    """Kill a project, and sometimes its continuation, until it ends; return the moments and the reason of a failure."""
     moments: list[str] = []
     if kill.is_full:
         moments, full = [FULL], run_child(stage.command, project, kill, small_project.make_smaller)
@@ -82,7 +82,7 @@ def kill_and_go_on(stage: Stage, project: Path, kill: Kill, whole, draw) -> tupl
 
 
 def said_or_left_badly(output: str, project: Path) -> str:
-    """What is wrong with a full disk's message, or which checkpoint is neither whole nor gone; empty if nothing."""
+    """Return the flaw in the message about a full disk, or a broken checkpoint; empty if there is neither."""
     if "Traceback" in output or "No space left on device" not in output:
         return f"a traceback, or the disk is not named: {output[-800:]}"
     checkpoints = [path for path in project.rglob("checkpoint-*") if path.is_dir()]
@@ -90,7 +90,7 @@ def said_or_left_badly(output: str, project: Path) -> str:
 
 
 def still_named(project: Path) -> str:
-    """Files that still name the person who was to be forgotten, the source of the votes apart."""
+    """Return the files that still name the forgotten person, apart from the source of the votes."""
     person = small_project.PERSON
     names = [name.encode() for name in (*pseudonyms([person]), f'"{person}"')]
     files = [path for path in project.rglob("*") if path.is_file() and path.name != "export.jsonl"]
@@ -102,7 +102,7 @@ MOMENTS = {"open": "opened", "os.mkdir": "made", "os.rename": "named", "os.remov
 
 
 def moment_of(writes: tuple[str, ...]) -> str:
-    """In words, at which kind of moment a child was killed, from its last change of a file."""
+    """Describe the moment at which a child was killed, from its last change of a file."""
     if not writes:
         return "at a random moment"
     event, _, path = writes[-1].partition(" ")

@@ -1,4 +1,4 @@
-"""A small project to break: a model, votes, a recipe, and the commands that work on them."""
+"""A small project for fault injection: a model, votes, a recipe, and the commands that use them."""
 
 import hashlib
 import importlib
@@ -20,7 +20,7 @@ from bench.faults.children import Ended, run_child
 
 RUN = Path("runs/shared_mean-s42")
 SHARD_RESPONSES = 8
-# What may differ between two runs that are the same: times, and what names them.
+# Files and fields that may differ between two equal runs: times and names.
 TIMED = re.compile("trainer_state|training_args|summary|report[.]html|forgotten|complete[.]json")
 RECIPE = yaml.safe_load(
     "{model_name_or_path: model, dataset_name: votes.parquet, output_dir: runs, reference_cache: cache, "
@@ -30,12 +30,12 @@ RECIPE = yaml.safe_load(
 )
 PERSON = "person 3"
 LORA = {"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 2}
-# Words that a model without training writes often enough.
+# Words that an untrained model writes often enough.
 SWAPPED = ("a=m", "c=d", "y=s", "you=the")
 
 
 def prepare() -> None:
-    """One thread, no network, one key for pseudonyms; every module is imported, so that children need not."""
+    """Set one thread, no network and one key for pseudonyms, and import every module for the children."""
     import torch
 
     import badpo
@@ -52,7 +52,7 @@ def prepare() -> None:
 
 
 def make_project(changes: Mapping[str, object]) -> None:
-    """A model, an export, a table of votes and a recipe; to be called in a child, in its folder."""
+    """Write a model, an export, a table of votes and a recipe; call this function in a child, in its folder."""
     from badpo_paper.corpora import bundled, signed
     from badpo_paper.settings import build_model, build_tokenizer
 
@@ -77,7 +77,7 @@ def make_project(changes: Mapping[str, object]) -> None:
 
 
 def make_smaller() -> None:
-    """Many small shards of the reference cache, short answers, and a small demo; to be called in a child."""
+    """Use many small shards of the reference cache, short answers and a small demo; call this function in a child."""
     from badpo.anchoring import source
     from badpo.anchoring import targets as anchor
     from badpo.runs import evaluate
@@ -96,7 +96,7 @@ def make_smaller() -> None:
 
 
 def command(*arguments: str, allowed: Sequence[int] = ()) -> None:
-    """``badpo`` with these arguments, in this process; `SystemExit` where it fails with a status not allowed."""
+    """Run ``badpo`` with these arguments in this process; raise `SystemExit` for a status that is not allowed."""
     from badpo.cli.main import app
 
     try:
@@ -107,7 +107,7 @@ def command(*arguments: str, allowed: Sequence[int] = ()) -> None:
 
 
 def train() -> None:
-    """What a user does with a run until it is finished: train it, or resume what is there."""
+    """Train a run, or resume the existing run, until it is finished."""
     if (RUN / "run.json").exists():
         return
     begun = any((RUN / "checkpoints").glob("checkpoint-*/complete.json"))
@@ -120,19 +120,19 @@ audit = partial(command, "audit", "votes.parquet", "--attribute", "length", "--o
 
 
 def import_votes() -> None:
-    """The import of the export, with its mapping unless that is there already."""
+    """Import the export, with its mapping unless the mapping exists."""
     mapping = [] if Path("whose.json").exists() else ["--write-mapping", "whose.json"]
     command("import", "export.jsonl", "--out", "imported.parquet", *mapping)
 
 
 def forget() -> None:
-    """Everything of one person taken out of the votes, the audit and the run; nothing left is no failure."""
+    """Remove one person from the votes, the audit and the run; it is no failure if nothing is left."""
     where = ["--data", "votes.parquet", "--audit", "audit", "--runs", "runs", "--mapping", "whose.json"]
     command("forget", PERSON, *where, allowed=(3, 4))
 
 
 def anchor() -> None:
-    """A model anchored in training, in two rounds; a target that is missed is no failure."""
+    """Anchor a model by training, in two rounds; a missed target is no failure."""
     os.environ["XDG_CACHE_HOME"] = str(Path("cache").resolve())
     words = " ".join(f"--word {pair}" for pair in SWAPPED)
     stage = "--mode train --steps 2 --learning-rate 1e-2 --rounds 2 --tolerance 1e-9"
@@ -143,9 +143,9 @@ def anchor() -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Checksum of every file below a folder that two equal runs have in common, by its path.
+    """Compute the checksum of every file below a folder that two equal runs have in common, by path.
 
-    Files of a checkpoint that hold times are left out, and with them its seal, which holds their checksums.
+    Files of a checkpoint that contain times are left out, and so is the manifest, which contains their checksums.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -157,7 +157,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def must(work: Callable[[], None], folder: Path) -> Ended:
-    """Do something in a child that nothing disturbs; a RuntimeError where it fails all the same."""
+    """Run something in an undisturbed child; raise RuntimeError if it fails."""
     ended = run_child(work, folder, prepare=make_smaller)
     if ended.status:
         raise RuntimeError(
@@ -169,7 +169,7 @@ def must(work: Callable[[], None], folder: Path) -> Ended:
 def make_template(
     folder: Path, before: Sequence[Callable[[], None]] = (), changes: Mapping[str, object] | None = None
 ) -> Path:
-    """A project to copy, with what has been done to it."""
+    """Make a project that later projects copy, with the commands that were run in it."""
     folder.mkdir()
     must(lambda: make_project(changes or {}), folder)
     for step in before:
@@ -178,7 +178,7 @@ def make_template(
 
 
 def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """What differs between two `contents`, in words; empty when nothing does."""
+    """Describe the differences between two results of `contents`; empty if there are none."""
     wrong = sorted({name for name, _ in found.items() ^ expected.items()})
     gone = [name for name in wrong if name not in found]
     what = f"missing: {', '.join(gone[:4])}" if gone else f"other content: {', '.join(wrong[:4])}"
@@ -186,7 +186,7 @@ def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
 
 
 class Stage(NamedTuple):
-    """A command that is disturbed, how often it is killed, what was done before it, and what is other in the recipe."""
+    """A disturbed command, its number of kills, the commands before it, and changes of the recipe."""
 
     name: str
     command: Callable[[], None]
@@ -195,7 +195,7 @@ class Stage(NamedTuple):
     changes: Mapping[str, object] = {}
 
     def template(self, place: Path) -> Path:
-        """A project in which the command is what comes next."""
+        """The project in which the command is the next step."""
         return make_template(place / self.name.replace(" ", "-"), self.before, self.changes)
 
 
@@ -213,7 +213,7 @@ STAGES = (
 
 
 def copy_project(template: Path, folder: Path) -> Path:
-    """A project of its own to break."""
+    """Copy a project."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)
     return folder

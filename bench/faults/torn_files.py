@@ -1,4 +1,4 @@
-"""Files cut short, emptied, changed in one byte or gone; then whoever reads them must name them, and never use them."""
+"""Cut, empty, change or delete files, and check that their readers report the damage and never use it."""
 
 import random
 import sys
@@ -15,8 +15,8 @@ from bench.faults import Row, small_project
 from bench.faults.children import Ended, Kill, run_child
 
 SEED = 0
-FEWEST = 3  # of a kind of files, however short the time is
-# Rewritten by every evaluation and read by nobody.
+FEWEST = 3  # least number of files of a kind, even if the time is short
+# Every evaluation writes these files again, and no command reads them.
 NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
 TEARS: dict[str, Callable[[bytes, random.Random], bytes]] = {
@@ -27,14 +27,14 @@ TEARS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 def flipped(content: bytes, bit: int) -> bytes:
-    """One bit turned over."""
+    """Flip one bit."""
     return (int.from_bytes(content, "little") ^ (1 << bit)).to_bytes(len(content), "little")
 
 
 class Victim(NamedTuple):
-    """Files of a project to tear, a command that reads them, and what is promised.
+    """Files of a project to damage, a command that reads them, and the expected result.
 
-    The project must have the `contents` that are expected afterwards; without any the reader must refuse.
+    Afterwards the project must have the expected `contents`; without expected contents the reader must refuse.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Victim(NamedTuple):
 
 
 def rows(budget_seconds: float) -> list[Row]:
-    """Tear every file of a checkpoint, a finished run, the cache and the table of votes."""
+    """Damage every file of a checkpoint, a finished run, the cache and the table of votes."""
     small_project.prepare()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -60,7 +60,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def make_victims(place: Path) -> list[Victim]:
-    """A run that was killed after its second checkpoint, and one that came to its end."""
+    """Make a run that was killed after its second checkpoint, and a finished run."""
     begun = small_project.make_template(place / "begun", changes={"save_total_limit": 2})
     finished = small_project.copy_project(begun, place / "finished")
     ended = small_project.must(small_project.train, finished)
@@ -85,13 +85,13 @@ def make_victims(place: Path) -> list[Victim]:
 
 
 def files_below(project: Path, folder: Path) -> tuple[str, ...]:
-    """Files of a folder, relative to the project."""
+    """List the files of a folder, relative to the project."""
     paths = sorted((project / folder).rglob("*"))
     return tuple(str(path.relative_to(project)) for path in paths if path.is_file())
 
 
 def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:
-    """Tear each file in one way, then in the others, until the time is over; what was read is printed."""
+    """Damage each file in one way, then in the other ways, until the time is over; print the files that were used."""
     draw, end = random.Random(f"{SEED} {victim.name}"), time.monotonic() + seconds
     injected: Counter[str] = Counter()
     lost: Counter[str] = Counter()
@@ -113,7 +113,7 @@ def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:
 
 
 def what_went_wrong(victim: Victim, name: str, ended: Ended, folder: Path) -> str:
-    """Why the reader did not do what it must; empty where it did."""
+    """Describe how the reader failed; empty if it did what it must."""
     if Path(name).name not in ended.output:
         return f"it is not named (status {ended.status}): {ended.output[-600:]}"
     if "Traceback" in ended.output:

@@ -1,6 +1,6 @@
-"""Two commands at once on one table, state or folder: nothing is lost.
+"""Run two commands at once on one table, state or folder, and check that nothing is lost.
 
-A command that ends because another process is at work has changed nothing, and is given again.
+A command that ends because another process is at work has changed nothing, and is run again.
 """
 
 import os
@@ -32,7 +32,7 @@ TRAIN = ("train", "--config", "run.yaml")
 
 
 class Pair(NamedTuple):
-    """Two commands, and what was lost in the project's folder after both, in words; empty where nothing was."""
+    """Two commands, and a function that describes what the project lost after both; empty if nothing is lost."""
 
     name: str
     first: tuple[str, ...]
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 
 def rows(budget_seconds: float) -> list[Row]:
-    """Every pair so often, or as often as there is time."""
+    """Run every pair a number of times, or as often as there is time."""
     small_project.prepare()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -55,7 +55,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def prepare() -> None:
-    """Two parts of the votes, an audit, a mapping; to be called in a child, in the project."""
+    """Write two parts of the votes, an audit and a mapping; call this function in a child, in the project."""
     small_project.import_votes()
     votes = pd.read_parquet("votes.parquet")
     first = votes["comparison_id"].isin(votes["comparison_id"].unique()[::2])
@@ -67,7 +67,7 @@ def prepare() -> None:
 
 
 def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
-    """One pair again and again until the time is over."""
+    """Repeat one pair until the time is over."""
     draw = random.Random(pair.name)
     n = lost = refused = 0
     while n < pair.rounds and not (n and time.monotonic() > end):
@@ -81,7 +81,10 @@ def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
 
 
 def one_round(pair: Pair, folder: Path, delay: float) -> tuple[int, str]:
-    """How many were refused, and what was lost; the second command comes later, or the first by a negative delay."""
+    """Run a pair once, and return the number of refusals and the losses.
+
+    The second command starts after a delay; if the delay is negative, the first command does.
+    """
     told = [folder.parent / f"{folder.name}.{i}.out" for i in (1, 2)]
     commands = [pair.first, pair.second]
 
@@ -102,7 +105,7 @@ def one_round(pair: Pair, folder: Path, delay: float) -> tuple[int, str]:
 
 
 def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
-    """Statuses that lose nothing: what remains of a person is listed with 4, a run that is there is not made again."""
+    """Return the statuses that lose nothing: 4 lists the remains of a person; an existing run is not overwritten."""
     if command[0] == "forget":
         return (0, 4)
     is_there = "a finished run; remove it" in output or "holds an unfinished run" in output
@@ -110,7 +113,7 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
 
 
 def start(command: Sequence[str], told: Path, folder: Path, wait: float) -> int:
-    """A child that gives the command in the project's folder; its process number."""
+    """Start the command in a child in the project's folder, and return the process id."""
     if child := os.fork():
         return child
 
@@ -131,12 +134,12 @@ def as_votes(frame: pd.DataFrame) -> list[tuple]:
 
 
 def votes_of(folder: Path) -> list[tuple]:
-    """The votes of the project's table, read as badpo reads them, so that damage is found."""
+    """Read the votes of the project's table with badpo, so that damage is detected."""
     return as_votes(read_table(folder / "votes.parquet").frame)
 
 
 def imported(folder: Path) -> list[tuple]:
-    """The votes of an export."""
+    """Return the votes of an export."""
     frame = pd.read_json(folder / "export.jsonl", lines=True, dtype={"comparison_id": str})
     people = frame["annotator"].unique().tolist()
     frame["annotator"] = frame["annotator"].map(dict(zip(people, pseudonyms(people), strict=True)))
@@ -144,27 +147,27 @@ def imported(folder: Path) -> list[tuple]:
 
 
 def without(votes: Sequence[tuple], *people: str) -> list[tuple]:
-    """The votes of all others."""
+    """Return the votes of all other people."""
     theirs = set(pseudonyms(people))
     return [vote for vote in votes if vote[1] not in theirs]
 
 
 def names_them(folder: Path) -> list[str]:
-    """Files of a folder that name the person who was forgotten."""
+    """Return the files of a folder that name the forgotten person."""
     (name,) = pseudonyms([small_project.PERSON])
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(path) for path in files if name.encode() in path.read_bytes()]
 
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:
-    """Two looks at once: the state has both parts."""
+    """Check two simultaneous looks: the state contains both parts."""
     n = len({vote[0] for vote in votes_of(folder)})
     counted = AuditMonitor.load(folder / "state.json").n_comparisons
     return "" if counted == n else f"{counted} of {n} comparisons counted"
 
 
 def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
-    """A look while somebody is forgotten: neither the table nor the state has them, both have all others."""
+    """Check a look during a forget: the person is in neither table nor state, and both contain all others."""
     expected = without(imported(folder), small_project.PERSON)
     if votes_of(folder) != expected:
         return "the table is not that of the others"
@@ -179,13 +182,13 @@ def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
 
 
 def one_after_the_other(folder: Path, output: Sequence[str]) -> str:
-    """An import while somebody is forgotten: as if one had come after the other."""
+    """Check an import during a forget: the result is that of one command after the other."""
     whole, found = imported(folder), votes_of(folder)
     return "" if found in (whole, without(whole, small_project.PERSON)) else "the table is of neither"
 
 
 def one_run(folder: Path, output: Sequence[str]) -> str:
-    """Two trainings at once: one run, with a line for each step and a seal that agrees."""
+    """Check two simultaneous trainings: there is one run, with a line for each step and a matching manifest."""
     run = folder / small_project.RUN
     lines = (run / "log.jsonl").read_text().splitlines() if (run / "log.jsonl").exists() else []
     if len(lines) != small_project.RECIPE["max_steps"]:
@@ -194,7 +197,7 @@ def one_run(folder: Path, output: Sequence[str]) -> str:
 
 
 def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
-    """A training while somebody is forgotten: the run is of the others, or what remains was said, and goes then."""
+    """Check a training during a forget: the run is that of the others, or the command reports what remains."""
     if votes_of(folder) != without(imported(folder), small_project.PERSON):
         return "the table is not that of the others"
     said = "works on it" in output[0] or str(small_project.RUN) in output[0]

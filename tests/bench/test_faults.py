@@ -34,7 +34,7 @@ def test_the_page_names_what_was_lost_and_a_kind_that_fails_is_told(monkeypatch)
     assert "| SIGKILL | a step; a save | 5 | resumed \\| bit-equal | 0 |" in rows
     assert "| SIGKILL | a save | 2 | resumed | 1 |" in rows
     assert "**7 faults injected and 600 generated inputs tried, 1 with a loss.**" in rows
-    assert "**Not whole:** x" in rows and "Not run for this page: two_writers." in rows
+    assert "**Incomplete:** x" in rows and "Not run for this page: two_writers." in rows
     assert [name for name, found in KINDS.items() if faults.has_failed(found)] == ["kills", "torn_files"]
     found = faults.run("nothing_of_that_name", 1.0)
     assert not found["rows"]
