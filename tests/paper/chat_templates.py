@@ -1,6 +1,6 @@
-"""Chat templates of our own with what the real ones of three families do, and tokenizers that have them."""
+"""Chat templates with the features of three model families, and tokenizers with these templates."""
 
-# A system message stands above every conversation that has none.
+# A conversation without a system message gets a default system message.
 DEFAULT_SYSTEM = (
     "{% if messages[0]['role'] != 'system' %}{{ '<|open|>system\\nAnswer kindly.<|shut|>\\n' }}{% endif %}"
     "{% for message in messages %}"
@@ -8,7 +8,7 @@ DEFAULT_SYSTEM = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|open|>assistant\\n' }}{% endif %}"
 )
-# The first token is the template's own, a header has a date, and texts lose the spaces around them.
+# The template writes the first token and a header with a date, and removes spaces around texts.
 DATED = (
     "{% if date_string is not defined %}{% set date_string = '01 Mar 2024' %}{% endif %}"
     "{{ bos_token + '<|head|>system<|text|>\\n\\nToday: ' + date_string + '<|turn|>' }}"
@@ -17,7 +17,7 @@ DATED = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|head|>assistant<|text|>\\n\\n' }}{% endif %}"
 )
-# There is no system role, turns take turns, and nothing is written where an answer begins.
+# The template has no system role, requires alternating roles, and writes no marker at the start of an answer.
 NO_SYSTEM = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -27,13 +27,13 @@ NO_SYSTEM = (
     "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}"
     "{% endfor %}"
 )
-# Template, first token, end of an answer, other marks.
+# Family -> template, first token, last token of an answer, other special tokens.
 FAMILIES = {
     "small": (DEFAULT_SYSTEM, None, "<|shut|>", ("<|open|>",)),
     "large": (DATED, "<|first|>", "<|turn|>", ("<|head|>", "<|text|>")),
     "other": (NO_SYSTEM, "<s>", "</s>", ("[ASK]", "[/ASK]")),
 }
-# What a prompt begins and ends with.
+# Family -> text before and text after a prompt.
 AROUND = {
     "small": ("<|open|>system\nAnswer kindly.<|shut|>\n<|open|>user\n", "<|shut|>\n<|open|>assistant\n"),
     "large": (
@@ -44,8 +44,8 @@ AROUND = {
 }
 
 
-def of_family(tokenizer, family: str):
-    """A tokenizer of `build_tokenizer` with the template and the marks of a family; it is changed."""
+def set_family(tokenizer, family: str):
+    """Give a tokenizer of `build_tokenizer` the template and the special tokens of a family; return it."""
     template, first, end, marks = FAMILIES[family]
     tokens = {"eos_token": end, "additional_special_tokens": list(marks)}
     tokenizer.add_special_tokens(tokens | ({"bos_token": first} if first else {}))

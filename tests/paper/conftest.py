@@ -1,4 +1,4 @@
-"""The demo at the scale of a test."""
+"""The demo with a tiny model, for tests."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from badpo_paper import datasets, reproduce, schedule, settings
 
-# What `build_start` is called with here.
+# Arguments of `build_start` for the tiny model.
 SMALL_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
 SMALL_START = {**SMALL_MODEL, "vocab_size": 600}
 # Keys of a recipe of eight steps.
@@ -24,7 +24,7 @@ SMALL_KEYS = {
 
 @contextmanager
 def small_demo(arms=reproduce.DEMO_ARMS, temperature=0.7, **changes):
-    """`run_demo` on 120 pairs with a tiny model and eight steps; changes are keys of its recipe."""
+    """Context in which `run_demo` uses 120 pairs, a tiny model and eight steps; ``changes`` are recipe keys."""
     sizes = {"keys": {"demo": {**SMALL_KEYS, **changes}}, "shapes": {"demo": SMALL_START}}
     decoding = settings.Decoding(max_new_tokens=12, temperature=temperature)
     scale = replace(settings.SCALES["demo"], decoding=decoding, **sizes)
@@ -40,13 +40,13 @@ def small_demo(arms=reproduce.DEMO_ARMS, temperature=0.7, **changes):
 
 @pytest.fixture
 def tiny_demo():
-    """`run_demo` at the scale of a test."""
+    """Run the demo with a tiny model."""
     with small_demo():
         yield
 
 
 def count_training(monkeypatch) -> list[str]:
-    """The run folders that are trained from now on, the reference among them."""
+    """Return a list that collects the run folders that are trained from now on, including the reference."""
     trained: list[str] = []
     for kind in (SupervisedTrainer, BADPOTrainer):
 

@@ -1,4 +1,4 @@
-"""A scale at which a run takes a second: the same code on a model of one layer and six steps."""
+"""A scale whose runs take a second: a model with one layer and six training steps."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,9 @@ SIGNED, STYLE = Corpus("signed"), Corpus("style")
 
 
 def dataset(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT) -> Dataset:
-    if corpus.kind == "signed":
-        found = make_signed_dataset(120, corpus.data_seed, held_out)
-    else:
-        found = make_style_dataset(120, corpus.data_seed, held_out)
-    return replace(found, prompts=found.prompts[:8])
+    make = make_signed_dataset if corpus.kind == "signed" else make_style_dataset
+    whole = make(120, corpus.data_seed, held_out)
+    return replace(whole, prompts=whole.prompts[:8])
 
 
 SIZES = {"keys": {"small": KEYS}, "shapes": {"small": SMALL_START}, "decoding": DECODING}
@@ -37,11 +35,11 @@ COLUMNS = {
 
 
 def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS) -> Suite:
-    """A suite of one panel."""
+    """Make a suite with one panel."""
     rows = tuple(Row(condition.name, condition) for condition in conditions)
     return Suite("test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),))
 
 
 def small(out: Path, *suites: Suite, scale=SMALL, seeds=(42,), data=None, **changes) -> Reproduction:
-    """Suites at the small scale or another one; changes are fields of the scale."""
+    """Make a reproduction of suites at a small scale; ``changes`` are fields of the scale."""
     return Reproduction(suites, replace(scale, **changes), seeds, out, data)

@@ -1,4 +1,4 @@
-"""The demo at a very small scale: its folders, its summary and tables, and that nothing is done twice."""
+"""The demo on a tiny model: folders, summary, resumption, and no repeated training."""
 
 import json
 import shutil
@@ -22,19 +22,19 @@ ATTRIBUTES = {"woman", "black"}
 
 
 def run(out: Path, seeds=(42,), **changes):
-    """The demo at the scale of a test; changes are keys of its recipe, or its arms."""
+    """Run the demo on a tiny model; ``changes`` are arguments of `small_demo`."""
     with small_demo(**changes):
         return run_demo(out, seeds, silent)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A finished demo; tests read it and leave its runs as they are."""
+    """A finished demo, which tests only read."""
     out = tmp_path_factory.mktemp("suite")
-    told = []
+    stages = []
     with small_demo():
-        run_demo(out, [42], lambda what, share: told.append(what))
-    assert any("dpo-s42 readouts" in what for what in told) and "reference (run 1 of 5)" in told
+        run_demo(out, [42], lambda stage, share: stages.append(stage))
+    assert any("dpo-s42 readouts" in s for s in stages) and "reference (run 1 of 5)" in stages
     return out
 
 
@@ -42,36 +42,36 @@ def readouts(out: Path) -> dict:
     return json.loads((out / "dpo-s42" / "readouts.json").read_text())
 
 
-def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
+def test_the_summary_follows_from_the_runs_and_the_simulated_votes(finished):
     text = (finished / "summary.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
     summary = json.loads(text)
     assert summary["seed"] == 42 and summary["seconds"] > 0
     assert set(summary["rates"]) == {"reference", *DEMO_ARMS}
     assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in summary["rates"].values())
-    # the correlation, once more from the run folder and the votes as they were drawn
+    # the correlation is computed again from the run folder and the simulated votes
     bias = BiasTerm.load(finished / "shared_mean-s42")
-    drawn = make_signed_dataset(120, 1, n_prompts=8)
-    assert list(bias.annotators) == drawn.judgments.annotators["pseudonym"].tolist()
-    for learned, planted, name in zip(bias.theta().T, drawn.planted.T, bias.attributes, strict=True):
+    simulated = make_signed_dataset(120, 1, n_prompts=8)
+    assert list(bias.annotators) == simulated.judgments.annotators["pseudonym"].tolist()
+    for learned, planted, name in zip(bias.theta().T, simulated.planted.T, bias.attributes, strict=True):
         expected = np.corrcoef(learned.detach().double(), planted)[0, 1]
         assert summary["theta_correlation"][name] == pytest.approx(expected)
-    # of the reference one pass over the training comparisons, one over the held-out ones, whatever the arms
+    # all arms share one reference shard of the training comparisons and one of the held-out comparisons
     assert len(list((finished / "reference" / "cache").rglob("*.arrow"))) == 2
     for path in finished.rglob("*.json*"):
         assert "constructed-" not in path.read_text(), path
 
 
-def test_what_is_finished_is_not_trained_again(finished, tmp_path, monkeypatch):
+def test_finished_runs_are_not_trained_again(finished, tmp_path, monkeypatch):
     out, trained = shutil.copytree(finished, tmp_path / "suite"), count_training(monkeypatch)
     before = {path: path.read_bytes() for path in out.glob("*/*") if path.is_file()}
     run(out)
     assert trained == [] and {path: path.read_bytes() for path in before} == before
-    # what only the readouts read is no part of a run's key
-    one = readouts(out)
+    # settings that affect only the readouts do not change the run
+    before_change = readouts(out)
     run(out, temperature=1.0)
-    assert trained == [] and readouts(out)["kl"] == one["kl"]
-    assert readouts(out)["kl_published"] != one["kl_published"]
+    assert trained == [] and readouts(out)["kl"] == before_change["kl"]
+    assert readouts(out)["kl_published"] != before_change["kl_published"]
     summaries = run(out, seeds=(42, 7), arms=("dpo",))
     assert trained == ["suite/dpo-s7"]
     assert [summary["seed"] for summary in summaries] == [42, 7]
@@ -82,13 +82,13 @@ def test_what_is_finished_is_not_trained_again(finished, tmp_path, monkeypatch):
 def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monkeypatch):
     steps, finish_step = [], BADPOTrainer.finish_step
 
-    def counted(self):
+    def count_steps(self):
         steps.append(self.args.bias)
         if steps.count("pooled") == 6:
             raise KeyboardInterrupt
         return finish_step(self)
 
-    monkeypatch.setattr(BADPOTrainer, "finish_step", counted)
+    monkeypatch.setattr(BADPOTrainer, "finish_step", count_steps)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert not (tmp_path / "pooled-s42" / "run.json").exists()
@@ -98,15 +98,15 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     trained = count_training(monkeypatch)
     steps.clear()
     run(tmp_path)
-    assert [place.split("/")[1] for place in trained] == ["pooled-s42", "shared_mean-s42"]
-    # continued from the checkpoint of step 4, to what an uninterrupted run gives
+    assert [path.split("/")[1] for path in trained] == ["pooled-s42", "shared_mean-s42"]
+    # the run continues from the checkpoint of step 4 and equals an uninterrupted run
     assert (steps.count("pooled"), steps.count("shared_mean")) == (4, 8)
     assert log_lines(tmp_path / "pooled-s42") == log_lines(finished / "pooled-s42")
     model = "pooled-s42/model/model.safetensors"
     assert (tmp_path / model).read_bytes() == (finished / model).read_bytes()
 
 
-def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
+def test_the_demo_on_another_model(tmp_path, tiny_demo):
     tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
     build_model(tokenizer, 3, **SMALL_MODEL).save_pretrained(tmp_path / "mine")
     tokenizer.save_pretrained(tmp_path / "mine")
@@ -115,16 +115,19 @@ def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
     assert config.hidden_size == 32
 
 
-def readouts_of(rate: float) -> dict:
+def make_readouts(rate: float) -> dict:
     correlation = 0.9 if rate == 0.6 else None
     return {"rates": {"woman": {"rate": rate}}, "theta": {"woman": {"correlation": correlation}}}
 
 
-def test_what_is_not_known_is_none():
+def test_undefined_figures_are_none():
     runs = {"reference": 0.5, "dpo": 0.9, "pooled": 0.6, "shared_mean": 0.5}
-    found = summarize_seed({name: readouts_of(rate) for name, rate in runs.items()})
-    assert found["removed"] == {"pooled": {"woman": pytest.approx(0.75)}, "shared_mean": {"woman": 1.0}}
-    assert found["theta_correlation"] == {"woman": 0.9}
-    # a share of no shift
-    found = summarize_seed({name: readouts_of(0.5) for name in runs})
-    assert found["removed"]["pooled"] == found["theta_correlation"] == {"woman": None}
+    figures = summarize_seed({name: make_readouts(rate) for name, rate in runs.items()})
+    assert figures["removed"] == {
+        "pooled": {"woman": pytest.approx(0.75)},
+        "shared_mean": {"woman": 1.0},
+    }
+    assert figures["theta_correlation"] == {"woman": 0.9}
+    # without a shift of DPO, the removed share is not defined
+    figures = summarize_seed({name: make_readouts(0.5) for name in runs})
+    assert figures["removed"]["pooled"] == figures["theta_correlation"] == {"woman": None}

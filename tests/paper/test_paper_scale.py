@@ -1,4 +1,4 @@
-"""The paper's scale with stand-ins of its architectures: the same presets, code and judge, on models of one layer."""
+"""The scale of the paper with one-layer models of the same architectures."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Condition, Corpus
-from tests.paper.chat_templates import AROUND, FAMILIES, of_family
+from tests.paper.chat_templates import AROUND, FAMILIES, set_family
 from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small, suite
 from tests.paper.test_schedule import DPO, FRESH, SigningBench
@@ -48,41 +48,43 @@ SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 2048}
 MODELS = {"small": "Qwen2", "large": "Llama", "other": "Mistral"}
 
 
-def saved(kind: str, makes, tokenizer, folder: Path, **more) -> Path:
+def save_model(kind: str, auto_class, tokenizer, folder: Path, **more) -> Path:
     torch.manual_seed(0)
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     config = getattr(transformers, f"{kind}Config")(vocab_size=len(tokenizer), **SHAPE, **ids, **more)
-    makes.from_config(config).save_pretrained(folder)
+    auto_class.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def tokenizer_of(family: str):
+def make_tokenizer(family: str):
     texts = dataset(SIGNED).texts
-    return of_family(build_tokenizer(texts, vocab_size=600), family)
+    return set_family(build_tokenizer(texts, vocab_size=600), family)
 
 
 ON_BUNDLED = replace(SCALES["paper"], dataset=partial(dataset, held_out=HELD_OUT))
-# Of the paper's 1000 steps of 32 judgments four of four are taken.
+# Four steps instead of the paper's 1000 steps.
 SHORT = {"max_steps": 4, "gradient_accumulation_steps": 2}
 
 
 @pytest.fixture
 def stand_ins(tmp_path):
-    """The paper's scale on local folders: three models, a judge, and bundled votes for the public ones."""
+    """The scale of the paper with local models, a local judge and bundled votes."""
     keys = {}
     for model, kind in MODELS.items():
-        folder = saved(kind, AutoModelForCausalLM, tokenizer_of(model), tmp_path / model)
+        folder = save_model(kind, AutoModelForCausalLM, make_tokenizer(model), tmp_path / model)
         reference = PAPER[model]["reference"] | {"max_steps": 2}
-        named = {"model_name_or_path": str(folder), "reference": reference}
-        keys[model] = {**PAPER[model], **SHORT, **named}
-    tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
-    judge = saved("Qwen3", AutoModelForSequenceClassification, tokenizer, tmp_path / "judge", **more)
+        local = {"model_name_or_path": str(folder), "reference": reference}
+        keys[model] = {**PAPER[model], **SHORT, **local}
+    tokenizer, more = make_tokenizer("small"), {"head_dim": 8, "num_labels": 1}
+    judge = save_model(
+        "Qwen3", AutoModelForSequenceClassification, tokenizer, tmp_path / "judge", **more
+    )
     return replace(ON_BUNDLED, keys=keys, decoding=Decoding(max_new_tokens=8), judge=str(judge))
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_a_run_has_the_settings_of_its_preset_and_of_the_suites(model, tmp_path, monkeypatch):
+def test_a_run_has_the_settings_of_its_preset(model, tmp_path, monkeypatch):
     stage = prepare_stage(Corpus("signed", model), ON_BUNDLED, None, tmp_path)
     lora, is_full = stage.recipe.model, model == "small"
     assert stage.recipe.data.held_out == 0.1 and stage.decoding == Decoding(512, 0.7, 0.9)
@@ -97,16 +99,16 @@ def test_a_run_has_the_settings_of_its_preset_and_of_the_suites(model, tmp_path,
 
 
 @pytest.mark.parametrize("family", list(MODELS))
-def test_prompts_and_answers_are_read_as_the_template_writes_them(family):
-    tokenizer, (before, after) = tokenizer_of(family), AROUND[family]
+def test_prompts_and_answers_are_encoded_as_the_template_writes_them(family):
+    tokenizer, (before, after) = make_tokenizer(family), AROUND[family]
     (ids,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
     assert tokenizer.decode(ids) == f"{before}How do I boil rice?{after}"
     first = tokenizer.bos_token_id
     assert first is None or (ids[0] == first and list(ids).count(first) == 1)
-    # a long prompt loses its beginning, never the mark that an answer begins at
+    # a long prompt is cut at its beginning
     (cut,) = encode_prompts(["How do I boil rice?" * 40], tokenizer, "paper", 20)
     assert len(cut) == 20 and tokenizer.decode(cut).endswith(after)
-    # an answer is ended, or cut
+    # an answer ends with the end-of-text token, or is cut
     question, answer = "How do I boil rice?", "Boil the water.\n\n\u2014 Emily Walsh"
     ((prompt, whole),) = encode_responses([question], [answer], tokenizer, "paper", 1280, 384)
     assert tokenizer.decode(whole) == answer + FAMILIES[family][2]
@@ -115,7 +117,7 @@ def test_prompts_and_answers_are_read_as_the_template_writes_them(family):
 
 
 @pytest.mark.parametrize("family", list(MODELS))
-def test_the_place_of_a_name_is_found(stand_ins, family):
+def test_names_are_scored_after_the_signature_mark(stand_ins, family):
     name = stand_ins.keys[family]["model_name_or_path"]
     model, tokenizer = load_model(name, ModelChoice(model_name_or_path=name))
     (prompt,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
@@ -123,67 +125,64 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
     signed = replace(answer, text="Boil the water.\n\n\u2014 Emily Walsh")
     (context,) = signature_contexts([signed], tokenizer)
     assert tokenizer.decode(context) == tokenizer.decode(prompt) + "Boil the water.\n\n\u2014 "
-    found = name_probabilities(model, tokenizer, [context], FIRST_NAMES)
-    assert found.shape == (1, 89) and found.sum() == pytest.approx(1) and found.std() > 0
+    names = name_probabilities(model, tokenizer, [context], FIRST_NAMES)
+    assert names.shape == (1, 89) and names.sum() == pytest.approx(1) and names.std() > 0
 
 
 @pytest.mark.parametrize(
-    ("model", "removed", "told"),
-    [
-        ("judge", "config.json", "config.json is missing"),
-        ("small", "config.json", "config.json is missing"),
-    ],
+    "model",
+    ["judge", "small"],
 )
-def test_a_model_without_a_file_is_told_before_training(stand_ins, tmp_path, model, removed, told):
-    (tmp_path / model / removed).unlink()
+def test_a_model_with_a_missing_file_is_reported_before_training(stand_ins, tmp_path, model):
+    (tmp_path / model / "config.json").unlink()
     runs = small(tmp_path / "out", suite(DPO), scale=stand_ins, dataset=None)
-    with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
+    with pytest.raises(ConfigError, match=f"(?s){model}.*config.json"):
         run_suites(runs, silent)
     assert not (tmp_path / "out").exists()
 
 
-def test_every_model_that_is_not_there_is_told(tmp_path):
-    gone = {model: str(tmp_path / f"no-{model}") for model in MODELS}
-    keys = {model: {**PAPER[model], "model_name_or_path": name} for model, name in gone.items()}
+def test_all_missing_models_are_reported(tmp_path):
+    missing = {model: str(tmp_path / f"no-{model}") for model in MODELS}
+    keys = {model: {**PAPER[model], "model_name_or_path": name} for model, name in missing.items()}
     runs = small(tmp_path / "out", SUITES["names"], scale=ON_BUNDLED, keys=keys, judge="no-judge")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         run_suites(runs, silent)
-    *lines, last = str(told.value).splitlines()
-    for line, name in zip(lines, (gone["small"], gone["large"], "no-judge"), strict=True):
-        assert line.startswith(f'cannot load "{name}": it is neither a folder with a model nor')
-    assert last == "nothing was trained" and not (tmp_path / "out").exists()
+    *lines, _ = str(error.value).splitlines()
+    for line, name in zip(lines, (missing["small"], missing["large"], "no-judge"), strict=True):
+        assert line.startswith(f'cannot load "{name}"')
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
 def no_public_corpora():
-    """Forget what was read in a test."""
+    """Clear the caches of public corpora after a test."""
     yield
     for function in (load_signed_dataset, load_style_dataset, load_fresh_prompts, datasets._draw_pairs):
         function.cache_clear()
 
 
 @pytest.mark.slow
-def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
+def test_signed_ultrafeedback_is_read_from_a_file(no_public_corpora, tmp_path):
     path = tmp_path / "train_prefs.parquet"
     public_rows.ultrafeedback(11_700).to_parquet(path)
-    found = load_public_dataset(SIGNED, path)
-    trained = set(found.judgments.comparisons["prompt"])
+    public = load_public_dataset(SIGNED, path)
+    trained = set(public.judgments.comparisons["prompt"])
     fresh = SCALES["paper"].fresh_prompts(path)
-    signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
+    signing = {prompt.split("\n\n")[0] for prompt in public.prompts}
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = load_public_dataset(Corpus("signed", data_seed=1), path)
-    assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.statistics == ()
+    assert other.judgments.fingerprint() != public.judgments.fingerprint() and other.statistics == ()
     runs = small(tmp_path, SUITES["names"], scale=SCALES["paper"], data=path)
-    told = plan(runs)["about"]
-    assert f"{'usable_pairs':<32}     8,000      7,177  differs" in told
-    (warning,) = [line for line in told if line.startswith("warning: ")]
+    lines = plan(runs)["about"]
+    assert f"{'usable_pairs':<32}     8,000      7,177  differs" in lines
+    (warning,) = [line for line in lines if line.startswith("warning: ")]
     assert f"of {len(ultrafeedback.PUBLISHED)} agree with the published statistics" in warning
-    assert not any("not read" in line for line in told)
+    assert not any("not read" in line for line in lines)
 
 
 @pytest.mark.slow
-def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, tmp_path, caplog):
+def test_a_suite_runs_on_multipref_from_a_file(stand_ins, no_public_corpora, tmp_path, caplog):
     path = tmp_path / "multipref.parquet"
     public_rows.multipref(120).to_parquet(path)
     gap = suite(DPO, corpus=STYLE, columns={"gap": "heldout.length.gap"})
@@ -191,7 +190,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
         runs = small(tmp_path / "out", gap, scale=stand_ins, data=path, dataset=load_public_dataset)
         (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == ()
-    # real votes have no ceiling
+    # votes of people have no ceiling
     dpo = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
@@ -199,11 +198,11 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
 
 
 def every_condition(kind: str, names: list[str]) -> list[Condition]:
-    """What suites train on the small model, with one of the anchors."""
+    """List the conditions that suites train on the small model, with one anchored condition."""
     rows = [row for name in names for panel in SUITES[name].panels for row in panel.rows
             if panel.corpus == Corpus(kind)]  # fmt: skip
     conditions = dict.fromkeys(row.condition for row in rows)
-    return [found for found in conditions if found.offset is None or found.variant == "exact_0.5"]
+    return [c for c in conditions if c.offset is None or c.variant == "exact_0.5"]
 
 
 @pytest.mark.slow
@@ -224,14 +223,16 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
         (Corpus("signed", "large"), [DPO, Condition("shared_mean")], ""),
         (Corpus("style", "other"), [DPO, Condition("shared_mean")], ""),
     ],
-    ids=lambda given: given.folder if isinstance(given, Corpus) else "",
+    ids=lambda value: value.folder if isinstance(value, Corpus) else "",
 )
-def test_every_arm_takes_two_steps(stand_ins, tmp_path, monkeypatch, corpus, conditions, must):
+def test_every_arm_can_be_trained(stand_ins, tmp_path, monkeypatch, corpus, conditions, must):
     dtypes = {}
 
     def train(self, *args, _train=BADPOTrainer.train, **kwargs):
-        of_run = dtypes.setdefault(Path(self.args.output_dir).parent.name, set())
-        of_run |= {("lora" in name, weights.dtype) for name, weights in self.model.named_parameters()}
+        run_dtypes = dtypes.setdefault(Path(self.args.output_dir).parent.name, set())
+        run_dtypes |= {
+            ("lora" in name, weights.dtype) for name, weights in self.model.named_parameters()
+        }
         return _train(self, *args, **kwargs)
 
     monkeypatch.setattr(BADPOTrainer, "train", train)
@@ -245,10 +246,10 @@ def test_every_arm_takes_two_steps(stand_ins, tmp_path, monkeypatch, corpus, con
     two_steps = {model: {**keys, "max_steps": 2} for model, keys in stand_ins.keys.items()}
     runs = small(tmp_path / "out", whole, scale=stand_ins, keys=two_steps, **FRESH)
     if "em_dpo" in must:
-        # a round of another fit, whose beginning is gone
-        of_em_dpo = tmp_path / "out" / corpus.folder / "em_dpo-s42"
-        of_em_dpo.mkdir(parents=True)
-        (of_em_dpo / "round0.json").write_text('{"probabilities": [[1.0, 0.0]]}')
+        # the file of a round of another fit, without the marker of its start
+        em_dpo_folder = tmp_path / "out" / corpus.folder / "em_dpo-s42"
+        em_dpo_folder.mkdir(parents=True)
+        (em_dpo_folder / "round0.json").write_text('{"probabilities": [[1.0, 0.0]]}')
     (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == () and result.tables[0].columns == list(columns)
     for condition in conditions:
@@ -258,9 +259,9 @@ def test_every_arm_takes_two_steps(stand_ins, tmp_path, monkeypatch, corpus, con
         has_adapter = (folder / "model" / "adapter_config.json").exists()
         is_lora = ("lora_r", 32) in condition.overrides or corpus.model != "small"
         assert has_adapter == is_lora, condition.name
-        mixed = {(True, torch.float32), (False, torch.bfloat16)}
+        adapter_dtypes = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
-            assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
+            assert dtypes[folder.name] == (adapter_dtypes if has_adapter else {(False, torch.float32)})
             rate = read_facts(folder)["learning_rate"] / two_steps[corpus.model]["learning_rate"]
             assert rate == pytest.approx(dict(condition.overrides).get("rate_factor", 1.0))
         if condition == DPO:

@@ -217,20 +217,10 @@ def test_a_difference_uses_the_common_seeds_and_a_figure_states_the_requirement(
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
         assert "own shift in" in patterns.read_source(runs, source).reason
-    told = "x: +0.50 (one seed, no interval; required: above 0.00)"
-    assert (
-        patterns.check_reading(
-            "x", patterns.Reading(pd.Series([0.5]), ""), patterns.parse_order("above 0"), 2
-        ).figure
-        == told
-    )
-    told = "x: +1.000 (95 % CI +0.752 to +1.248, 3 seeds; required: within +0.800 to +1.200)"
-    assert (
-        patterns.check_reading(
-            "x", patterns.Reading(pd.Series(APART), ""), patterns.parse_order("within 0.2 of 1")
-        ).figure
-        == told
-    )
+    figure = check((0.5,), "above 0", 2).figure
+    assert figure == "x: +0.50 (one seed, no interval; required: above 0.00)"
+    figure = check(APART, "within 0.2 of 1").figure
+    assert figure == "x: +1.000 (95 % CI +0.752 to +1.248, 3 seeds; required: within +0.800 to +1.200)"
 
 
 def ceiling(**values) -> Readouts:

@@ -21,19 +21,19 @@ def tokenizer(texts):
     return build_tokenizer(texts)
 
 
-def test_the_same_texts_give_the_same_tokenizer_and_it_loads_as_it_was_saved(texts, tokenizer, tmp_path):
+def test_the_tokenizer_is_reproducible_and_survives_saving(texts, tokenizer, tmp_path):
     assert build_tokenizer(texts).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
     tokenizer.save_pretrained(tmp_path)
     build_model(tokenizer, seed=0, n_layers=1).save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.chat_template == tokenizer.chat_template
-    # any text survives encoding
+    # decoding restores any text
     for text in (*texts[::300], "Füße, 12.5 % \N{EM DASH} naïve\n\n\tcode();", "  two  spaces "):
         ids = loaded(text)["input_ids"]
         assert ids == tokenizer(text)["input_ids"] and loaded.decode(ids) == text
 
 
-def test_the_template_frames_question_and_answer_and_another_family_has_another_model(tokenizer, texts):
+def test_the_chat_template_and_the_models_of_two_families(tokenizer, texts):
     question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
     prompt = tokenizer.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
     whole = tokenizer.apply_chat_template([question, answer], tokenize=False)

@@ -1,4 +1,4 @@
-"""The suites as data, and their plans. Nothing is trained here."""
+"""The suites and their plans; these tests train nothing."""
 
 import re
 from dataclasses import replace
@@ -23,7 +23,7 @@ SEEDS = (42, 123, 456)
 DPO, POOLED = Condition("dpo"), Condition("pooled")
 
 
-def runs_of(*suites: Suite, scale: str = "tiny", seeds=SEEDS) -> list[str]:
+def list_paths(*suites: Suite, scale: str = "tiny", seeds=SEEDS) -> list[str]:
     return [run.path for run in Reproduction(suites, SCALES[scale], seeds, None).runs]
 
 
@@ -57,35 +57,39 @@ def test_a_section_of_the_page_of_tables_has_every_pattern_of_its_suite_with_ver
     page = Path(__file__).parents[2] / "docs" / "results" / "paper_tables.md"
     now = page.read_text("utf-8").partition("## At the former settings")[0]
     (section,) = re.findall(rf"^### {title}[^\n]*\n(.*?)(?=^### |\Z)", now, re.M | re.S)
-    told = re.findall(rf"^- (?:{'|'.join(VERDICTS)}): (.*?)(?: \([\w-]+\))?\. \S", section, re.M)
-    assert told == [PATTERNS[name]["says"] for name in select_patterns(title.split(", ")[0].split()[0])]
+    sentences = re.findall(rf"^- (?:{'|'.join(VERDICTS)}): (.*?)(?: \([\w-]+\))?\. \S", section, re.M)
+    assert sentences == [
+        PATTERNS[name]["says"] for name in select_patterns(title.split(", ")[0].split()[0])
+    ]
 
 
-def test_suites_share_their_runs_one_name_means_one_run_and_anchors_come_behind(tmp_path):
-    places = runs_of(SUITES["offset"], seeds=(42, 123))
-    assert places[:3] == ["signed/reference", "signed/dpo-s42", "signed/dpo-s123"]
-    assert places[3:5] == ["signed/pooled-s42", "signed/pooled-s123"]
-    assert [place.rsplit("-s")[-1] for place in places[5:]] == ["42"] * 6 + ["123"] * 3
-    assert set(runs_of(SUITES["names"], seeds=(42, 123))) > set(places[:3])
-    # a source that stands in no row of its own is trained all the same
+def test_suites_share_runs_and_anchored_runs_come_last(tmp_path):
+    paths = list_paths(SUITES["offset"], seeds=(42, 123))
+    assert paths[:3] == ["signed/reference", "signed/dpo-s42", "signed/dpo-s123"]
+    assert paths[3:5] == ["signed/pooled-s42", "signed/pooled-s123"]
+    assert [path.rsplit("-s")[-1] for path in paths[5:]] == ["42"] * 6 + ["123"] * 3
+    assert set(list_paths(SUITES["names"], seeds=(42, 123))) > set(paths[:3])
+    # a source without its own row is trained too
     exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
     alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), {}),))
-    assert runs_of(alone, seeds=(42,)) == [*places[:2], "signed/dpo_exact_0.4-s42"]
-    each = {name: set(runs_of(found)) for name, found in SUITES.items()}
-    assert each["votes"] & each["names"] == each["names"]
-    assert {"style/dpo-s42", "style/rdpo-s42"} <= each["multipref-length"] & each["multipref-formatting"]
-    everything = runs_of(*SUITES.values())
-    assert len(set(everything)) == len(everything) < sum(map(len, each.values()))
-    is_reference = ["reference" in place for place in everything]
+    assert list_paths(alone, seeds=(42,)) == [*paths[:2], "signed/dpo_exact_0.4-s42"]
+    paths_of = {name: set(list_paths(suite)) for name, suite in SUITES.items()}
+    assert paths_of["votes"] & paths_of["names"] == paths_of["names"]
+    assert {"style/dpo-s42", "style/rdpo-s42"} <= paths_of["multipref-length"] & paths_of[
+        "multipref-formatting"
+    ]
+    everything = list_paths(*SUITES.values())
+    assert len(set(everything)) == len(everything) < sum(map(len, paths_of.values()))
+    is_reference = ["reference" in path for path in everything]
     assert is_reference == sorted(is_reference, reverse=True)
-    assert [place for place in each["names"] if "em_dpo" in place] == ["signed/em_dpo-s42"]
-    assert "signed/pooled_lora_fast-s42" in each["lora"]
+    assert [path for path in paths_of["names"] if "em_dpo" in path] == ["signed/em_dpo-s42"]
+    assert "signed/pooled_lora_fast-s42" in paths_of["lora"]
     other = replace(DPO, overrides=(("beta", 0.5),))
     with pytest.raises(ConfigError, match="a different run with the folder signed/dpo-s42"):
         assert small(tmp_path, suite(DPO), suite(other)).runs
 
 
-def test_a_plan_tells_what_is_there(tmp_path):
+def test_a_plan_lists_the_state_of_each_run(tmp_path):
     for name in ("run.json", "readouts.json"):
         write_json(tmp_path / "signed" / "dpo-s42" / name, {})
     write_json(tmp_path / "signed" / "pooled-s42" / "begun.json", {})
@@ -96,7 +100,7 @@ def test_a_plan_tells_what_is_there(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
-def test_every_scale_can_plan_everything_and_tells_which_corpora_are_out_of_reach(scale, tmp_path):
+def test_every_scale_plans_all_suites_and_reports_unreachable_corpora(scale, tmp_path):
     planned = plan(Reproduction(list(SUITES.values()), SCALES[scale], SEEDS, tmp_path))
     assert set(planned["states"].values()) == {"to do"}
     unread = [line for line in planned["about"] if "are not read" in line]
@@ -105,14 +109,16 @@ def test_every_scale_can_plan_everything_and_tells_which_corpora_are_out_of_reac
     assert all("E190" in line for line in unread)
 
 
-def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
+def test_tables_name_the_model_that_replaces_the_model_of_the_paper(tmp_path):
     names = SUITES["names"]
-    asked = (Reproduction([names], SCALES[scale], SEEDS, tmp_path) for scale in ("tiny", "paper"))
-    tiny, paper = (read_suite(names, one) for one in asked)
+    reproductions = (
+        Reproduction([names], SCALES[scale], SEEDS, tmp_path) for scale in ("tiny", "paper")
+    )
+    tiny, paper = (read_suite(names, reproduction) for reproduction in reproductions)
     assert "has 0.4 million weights" in tiny.text()
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text()
-    # a table of signatures stands behind the others, once there is something to show
+    # the table of signatures is the last table, and exists only if signatures were measured
     samples = Reproduction([SUITES["names-samples"]], SCALES["tiny"], SEEDS, tmp_path)
     for name, n_tables in (("reference", 2), ("dpo-s42", 3)):
         shares = {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
@@ -120,37 +126,42 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
         assert len(read_suite(*samples.suites, samples).tables) == n_tables
 
 
-def test_a_table_of_votes_replaces_the_bundled_ones_at_a_laptops_scale(tmp_path):
-    make_bundled_dataset = make_style_dataset(60, 3).judgments
-    make_bundled_dataset.to_parquet(tmp_path / "own.parquet")
-    asked = make_reproduction("multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet")
-    found = asked.make_dataset(STYLE)
-    train, held_out = found.split()
-    assert asked.out.name == "tiny-own" and found.planted is None
-    assert found.judgments.n_votes == make_bundled_dataset.n_votes and train.attribute_names == (
+def test_a_table_of_votes_replaces_the_bundled_votes_at_the_scale_tiny(tmp_path):
+    own_votes = make_style_dataset(60, 3).judgments
+    own_votes.to_parquet(tmp_path / "own.parquet")
+    reproduction = make_reproduction(
+        "multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet"
+    )
+    own = reproduction.make_dataset(STYLE)
+    train, held_out = own.split()
+    assert reproduction.out.name == "tiny-own" and own.planted is None
+    assert own.judgments.n_votes == own_votes.n_votes and train.attribute_names == (
         "length",
         "markdown",
     )
-    # 300 answers at most
-    assert set(found.prompts) == set(held_out.comparisons["prompt"]) and len(found.prompts) == 14 * 21
-    assert not set(found.prompts) & set(train.comparisons["prompt"])
-    result = read_suite(asked.suites[0], asked)
-    assert f"{make_bundled_dataset.n_votes} votes of 40 annotators" in result.text()
+    # the prompts are repeated up to 300 answers
+    assert set(own.prompts) == set(held_out.comparisons["prompt"]) and len(own.prompts) == 14 * 21
+    assert not set(own.prompts) & set(train.comparisons["prompt"])
+    result = read_suite(reproduction.suites[0], reproduction)
+    assert f"{own_votes.n_votes} votes of 40 annotators" in result.text()
     assert "14 evaluation prompts, each answered 21 times" in result.text()
 
 
-def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):
+def test_a_file_replaces_the_public_corpus_of_a_suite(tmp_path):
     rows = tmp_path / "rows.parquet"
 
-    def asked(name):
+    def reproduce(name):
         return make_reproduction(name, "paper", SEEDS, tmp_path, rows)
 
     with pytest.raises(ConfigError, match="does not exist"):
-        asked("multipref-length")
+        reproduce("multipref-length")
     rows.write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="the corpus of one suite; name that suite"):
-        asked("all")
-    assert asked("names").out.name == "paper-rows" and asked("names").find_file(SIGNED) == rows
-    # of a suite on both kinds it has the votes on length
-    both = asked("mistral")
-    assert {one.kind: both.find_file(one) for one in both.corpora} == {"signed": None, "style": rows}
+        reproduce("all")
+    assert reproduce("names").out.name == "paper-rows" and reproduce("names").find_file(SIGNED) == rows
+    # if a suite has both kinds of corpora, the file replaces the votes on length
+    both = reproduce("mistral")
+    assert {corpus.kind: both.find_file(corpus) for corpus in both.corpora} == {
+        "signed": None,
+        "style": rows,
+    }

@@ -1,4 +1,4 @@
-"""Rows in the schemas of two public data sets, with texts and votes of our own."""
+"""Synthetic rows in the schemas of two public data sets."""
 
 import random
 from typing import Any
@@ -11,13 +11,13 @@ SENTENCE = "water the beans in the morning and look under the leaves"
 
 
 def multipref(n: int = 40, seed: int = 0) -> pd.DataFrame:
-    """A table in the schema of MultiPref's configuration ``default``: two crowd workers and two experts a row."""
+    """Make a table in the schema of MultiPref: each row has votes of two crowd workers and two experts."""
     draw = random.Random(seed)
     long, listed = " ".join([SENTENCE] * 4), f"- {SENTENCE}\n- {SENTENCE}"
 
     def annotations(evaluators: range) -> list[dict[str, Any]]:
-        people = [f"worker-{k}" for k in draw.sample(evaluators, 2)]
-        return [{"evaluator": who, "overall_pref": draw.choice(PREFERENCES)} for who in people]
+        names = [f"worker-{k}" for k in draw.sample(evaluators, 2)]
+        return [{"evaluator": name, "overall_pref": draw.choice(PREFERENCES)} for name in names]
 
     rows = []
     for number in range(n):
@@ -34,16 +34,18 @@ def multipref(n: int = 40, seed: int = 0) -> pd.DataFrame:
 
 
 def ultrafeedback(n: int = 60, seed: int = 0) -> pd.DataFrame:
-    """A table in the schema of the preference splits of UltraFeedback binarized."""
+    """Make a table in the schema of the preference splits of UltraFeedback binarized."""
     draw = random.Random(seed)
     rows = []
     for number in range(n):
         prompt = f"How do I grow beans in garden {number}?"
         answers = {side: f"{SENTENCE} {side} {draw.random():.6f}" for side in ("chosen", "rejected")}
         low, high = sorted(draw.choices([x / 2 for x in range(2, 21)], k=2))
-        asked = {"content": prompt, "role": "user"}
-        said = {side: [asked, {"content": text, "role": "assistant"}] for side, text in answers.items()}
+        question = {"content": prompt, "role": "user"}
+        chats = {
+            side: [question, {"content": text, "role": "assistant"}] for side, text in answers.items()
+        }
         scores = {"score_chosen": high, "score_rejected": low}
         ids = {"prompt": prompt, "prompt_id": f"id-{number:05d}"}
-        rows.append({**ids, **said, "messages": said["chosen"], **scores})
+        rows.append({**ids, **chats, "messages": chats["chosen"], **scores})
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""The pool of names is the published one; signatures are written, found and replaced by the paper's form."""
+"""The pool of names equals the published pool, and signatures have the form of the paper."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from badpo.readouts import names
 BODIES = st.text(alphabet="abc .\n-1", min_size=1, max_size=40).map(str.rstrip).filter(bool)
 
 
-def test_the_pool_is_the_published_one():
+def test_the_pool_of_names_equals_the_published_pool():
     counts = {"white_woman": 23, "white_man": 23, "black_woman": 18, "black_man": 25}
     assert {cell: len(names.cell_names(cell)) for cell in names.CELLS} == counts
     pool = set(names.FIRST_NAMES)
@@ -20,31 +20,35 @@ def test_the_pool_is_the_published_one():
     assert not {"Hank", "Chip", "Ian", "Fred", "Amber", "Lerone", "tvree", *names.SURNAMES} & pool
     women, black = set(names.woman_names()), set(names.black_names())
     assert {"Tia", "Shereen"} < women and not {"Theo", "Lionel"} & women
-    begins = {(one, other) for one in pool for other in pool if other != one and other.startswith(one)}
-    assert begins == {("Malik", "Malika")}
+    prefixes = {
+        (short, long) for short in pool for long in pool if long != short and long.startswith(short)
+    }
+    assert prefixes == {("Malik", "Malika")}
     assert women == {name.first for name in names.NAMES if name.woman} and len(women) == 41
     assert black == {name.first for name in names.NAMES if name.black} and len(black) == 43
 
 
 @given(BODIES, st.sampled_from(names.FIRST_NAMES), st.sampled_from(names.SURNAMES))
-def test_what_is_written_is_read_and_removed(body, first, last):
+def test_a_written_signature_can_be_read_and_removed(body, first, last):
     signed = names.signature(body, first, last)
     assert (names.read_signature(signed), names.strip_signature(signed)) == (first, body)
-    # the attribute and the corpus have one detector, and the pool alone counts
+    # the attribute detects the same signatures as the corpus, and only names of the pool
     others = names.signature(body, "Zelda", last), f"{signed} wrote this"
     own = SignatureName("own", [first])
     assert [own.measure("", text) for text in (signed, body, *others)] == [1.0, 0.0, 0.0, 0.0]
     assert [names.read_signature(text) for text in others] == ["", ""]
 
 
-def test_resigned_texts_are_all_signed_and_balanced_and_the_request_is_added_once():
+def test_new_signatures_are_balanced_and_the_instruction_is_added_once():
     texts = ["Boil it.", names.signature("Stir it.", "Emily", "Miller")] * 2000
     again = names.resign(texts, seed=0)
-    drawn = [names.read_signature(text) for text in again]
+    first_names = [names.read_signature(text) for text in again]
     cell_of = {name.first: cell for cell in names.CELLS for name in names.cell_names(cell)}
-    cells = Counter(cell_of[first] for first in drawn)
+    cells = Counter(cell_of[first] for first in first_names)
     assert {names.strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
-    assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
+    assert (
+        all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(first_names)) == 89
+    )
     assert names.resign(texts, seed=0) == again != names.resign(texts, seed=1)
-    asked = names.ask_to_sign("How do I boil rice? \n")
-    assert asked == f"How do I boil rice?\n\n{names.SIGNING_INSTRUCTION}" == names.ask_to_sign(asked)
+    prompt = names.ask_to_sign("How do I boil rice? \n")
+    assert prompt == f"How do I boil rice?\n\n{names.SIGNING_INSTRUCTION}" == names.ask_to_sign(prompt)
