@@ -126,7 +126,7 @@ def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
 
 SENSELESS = {
     "one attribute or more": ([],),
-    "each once": (["x", "x"],),
+    "without repetitions": (["x", "x"],),
     "takes names of attributes": ("length:ratio=1.5",),
     "alpha": (["x"], 0),
     "above 0": (["x"], 0.05, [0.0]),

@@ -270,8 +270,8 @@ def _counterfactuals(
     return [(text, other) for other in others if other != text]
 
 
-# Range of plausible slopes. A slope outside of this range is noise from rounds with nearly equal intended shifts, and
-# slope 1 is used instead.
+# Range of plausible slopes.
+# A slope outside of this range is noise from rounds with nearly equal intended shifts, and slope 1 is used instead.
 SLOPES = (0.4, 2.5)
 
 

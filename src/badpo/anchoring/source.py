@@ -15,8 +15,8 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, is_unicode
 from badpo.data.tables import read_table
 from badpo.readouts.generation import Decoding
-from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, finished_stage, load_trained
-from badpo.runs.run import weights_of
+from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, load_trained, prepare_stage
+from badpo.runs.run import checksum_weights
 from badpo.runs.start import load_model
 from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
 from badpo.training.reference import compute_weights_key, default_cache
@@ -84,7 +84,7 @@ def open_source(
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     if (folder / "config.yaml").exists() and (folder / "model").exists():
-        stage = finished_stage(folder, sources)
+        stage = prepare_stage(folder, sources)
         where = str(folder / "config.yaml")
         source = run_source(folder, stage, own or run_prompts(stage.train, stage.held_out, where))
     elif folder.is_dir() and not (folder / "config.json").exists():
@@ -113,7 +113,7 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
         name=folder.name,
         place=str(folder),
         read=read,
-        policy_key=weights_of(folder / "model"),
+        policy_key=checksum_weights(folder / "model"),
         reference_key=stage.key,
         reference=stage.model,
         tokenizer=stage.tokenizer,

@@ -72,8 +72,8 @@ def raising_config_errors() -> Iterator[None]:
         raise ConfigError(str(error)) from error
 
 
-# Number of answers to each report prompt. With four answers, the standard error of the share of signed answers is one
-# or two percent.
+# Number of answers to each report prompt.
+# With four answers, the standard error of the share of signed answers is one or two percent.
 ANSWERS_EACH = 4
 # Maximum number of draws for one prompt in rejection sampling; after these draws, the source's own answer is kept.
 MOST_DRAWS = 64

@@ -50,15 +50,16 @@ from badpo.theory.summaries import Interval
 
 # Largest plausible tau, in log-odds: exp(5) is odds of 148 to 1.
 WIDEST_TAU = 5.0
-# A few very large differences of a continuous attribute, possibly errors, would dominate the estimates. If 3 % of the
-# differences are forty times too large, the coverage of the annotators' confidence intervals is 74 %; a cap at five
-# units gives 92 %, a cap at three units 95 %. Credible intervals still have 89 % with this cap, because capped
-# outliers carry no information on bias, and 94 % if differences beyond ten units are ignored.
+# A few very large differences of a continuous attribute, possibly errors, would dominate the estimates.
+# If 3 % of the differences are 40 times too large, the annotators' confidence intervals have a coverage of 74 %.
+# A cap at five units gives 92 %, and a cap at three units gives 95 %.
+# Credible intervals have a coverage of 89 % with this cap, because capped outliers contain no information on bias.
+# Their coverage is 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
 # Largest number of groups whose sizes are reported.
 SIZES_SHOWN = 5
-# Standard errors are clustered by prompt above this mean number of comparisons per prompt, or above this share of
-# repeated votes.
+# Standard errors are clustered by prompt above this mean number of comparisons per prompt,
+# or above this share of repeated votes.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # Statuses of annotators whose bias has an estimate, finite or infinite.
 ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
@@ -98,18 +99,18 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# With fewer votes on equal sides, on average, random responders are hard to detect. In 25 simulated pools without
-# bias, with 6 random responders among 30 annotators, the audit had 25 wrong flags at 10 such votes, 11 at 20, and 0
-# at 40.
+# With fewer votes on equal sides, on average, random responders are hard to detect.
+# The number was found in 25 simulated pools without bias, with 6 random responders among 30 annotators.
+# The audit had 25 wrong flags with 10 such votes, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
-# If annotators differ in reliability and its mean standard error exceeds this share of the mean reliability, then the
-# regression on reliability is uncertain: with a standard deviation of 0.5 between annotators and 100 such votes each,
-# confidence intervals have a coverage of 92 % and credible intervals of 90 %.
+# Adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
+# With an sd of 0.5 between annotators and 100 such votes each, confidence intervals have a coverage of 92 %.
+# The coverage of credible intervals is then 90 %.
 UNSURE = 0.25
-# Reliability is shrunk toward the mean of a class with at least so many annotators. Shrinking toward the common mean
-# would understate the difference in reliability between classes, and the biases would contain the rest.
+# Reliability is shrunk toward the mean of a class with at least this number of annotators.
+# Shrinking toward the common mean would understate differences between classes, which biases would then contain.
 LARGE_CLASS = 8
-# Explanations by the state of the reliability estimate.
+# Explanation of each state of the reliability estimate.
 RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
@@ -234,8 +235,8 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`). In the
-        # latter, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
+        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`).
+        # In the latter, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)
@@ -254,7 +255,7 @@ class Design:
     def raw_rate(self) -> Floats:
         """Share of each annotator's cross-group judgments that chose the side with more of an attribute.
 
-        Shape (n_annotators, n_attributes); NaN without such a judgment.
+        The shape is (n_annotators, n_attributes); an entry is NaN without such a judgment.
         """
         chose_more = self.cross & (self.sign[:, None] * self.delta > 0)
         with np.errstate(invalid="ignore"):

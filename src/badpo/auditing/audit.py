@@ -55,8 +55,8 @@ from badpo.theory import Floats
 Progress = Callable[[str, float], None]
 # Half-widths of the confidence intervals, in log-odds, for which the number of needed votes is reported.
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's running time, including reading, that has passed when a stage begins. The shares are medians of
-# four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
+# Share of an audit's running time, including reading, that has passed when a stage begins.
+# The shares are medians of four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
@@ -159,7 +159,7 @@ def _read(
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         options = ", ".join(reading)
-        raise ConfigError(f"these judgments are read already; pass {options} to Judgments.read")
+        raise ConfigError(f"these judgments have been read already; pass {options} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
     judgments, left_out = estimable(mark_models(add_default_attributes(data), models))

@@ -19,8 +19,7 @@ from badpo.theory import Bools, Floats, Ints
 USUAL_SHARE = 0.05
 # Least number of comparisons with more votes than usual; number of standard errors that count as evidence.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An annotator with at least FEWEST_DECIDED votes, of which the share NEARLY_ALL is on comparisons with more votes
-# than usual, is an adjudicator.
+# An adjudicator has at least FEWEST_DECIDED votes, and the share NEARLY_ALL on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
     "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
@@ -251,7 +250,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # All ties are on one kind of comparison. This is the probability that the ties of all prompts are.
+        # All ties are on one kind of comparison. This is the probability of that result by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -32,7 +32,7 @@ class Findings:
     where: str = ""
 
     def add(self, code: str, count: int | bool, what: str, remedy: str) -> None:
-        """Add a problem if it occurs; ``count`` is how often."""
+        """Add a problem if ``count``, the number of its occurrences, is above 0."""
         if count:
             self.problems.append(Problem(code, what, self.where, remedy, int(count)))
 
@@ -67,7 +67,7 @@ def find_problems(
 def check_votes(
     findings: Findings, judgments: Judgments, design: Design, estimates: AnnotatorEstimates
 ) -> None:
-    """Report votes that do not identify what the audit estimates."""
+    """Report properties of the votes that limit the estimates."""
     weighted = int((judgments.votes["weight"] != 1).sum())
     findings.where = "column weight"
     findings.add(

@@ -37,8 +37,8 @@ MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 LEAST_SLOPE = 4.0
 # Half-width of the confidence interval, in log-odds, for which the number of needed comparisons is computed.
 HALF_WIDTH = 0.5
-# Attenuation of differences between annotators if the quality of each comparison, of standard deviation 1.5, is not
-# modelled (`python -m bench.audit_statistics --table one_vote`, the column on the size of deviations).
+# Attenuation of differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
+# The source is `python -m bench.audit_statistics --table one_vote`, in the last column of the page.
 ATTENUATION = 0.7
 
 UNTESTABLE = (
@@ -119,8 +119,7 @@ def fit_sums(
     names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # The order of an attribute of the judgment is random if the attribute correlates with no known feature of
-    # responses.
+    # The order of an attribute of the judgment is random if no known feature of responses correlates with it.
     features = np.column_stack(
         [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )

@@ -172,7 +172,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
-    # A sum over a group of people is zero if it is zero for each of them: few people are in few groups.
+    # The sum over a group is zero if the value of every member is zero, so few people affect few groups.
     starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
     sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
     n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)
@@ -317,8 +317,8 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
 # Feature -> its attribute. The scan skips a feature if an attribute of the same type, or a similar one, is declared.
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
-# Minimum bias of a feature worth declaring, in log-odds (0.3 is 57 to 43), and the minimum share of judgments whose
-# sides differ: rarer features have little effect on a policy.
+# Minimum bias of a feature that should be declared, in log-odds; 0.3 is 57 to 43.
+# Minimum share of judgments whose sides differ; rarer features have little effect on a policy.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -378,8 +378,8 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     return rows
 
 
-# Minimum correlation between the sides of a feature and of an attribute, and the error rate of the test that the
-# feature explains the biases, over all pairs of features and attributes.
+# Minimum correlation between the sides of a feature and of an attribute.
+# Error rate of the test that a feature explains the biases, over all pairs of features and attributes.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 

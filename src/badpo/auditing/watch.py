@@ -85,13 +85,14 @@ class AuditMonitor:
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
         if not names or len(set(names)) < len(names):
-            raise ConfigError(f"a monitor takes one attribute or more, each once; got {names}")
+            raise ConfigError(f"a monitor needs one attribute or more, without repetitions; got {names}")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
-        # For each annotator an array with one row per attribute. A row contains log-likelihood ratios against voting
-        # like the co-voters, against random responding, and of low reliability, and the number of informative votes.
+        # For each annotator an array with one row per attribute.
+        # A row contains three kinds of log-likelihood ratios and the number of informative votes.
+        # The ratios are against voting like the co-voters, against random responding, and of low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -350,8 +351,7 @@ def watch(
         raise ConfigError(
             f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"
         )
-    # The lock is taken before reading, so an annotator who is forgotten meanwhile is neither in the table nor in the
-    # state.
+    # The lock is taken before reading, so that an annotator who is forgotten meanwhile is in neither table nor state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))

@@ -162,7 +162,7 @@ class OpenedTable:
         return Choices(read, tuple(one for one in self.offered if one in ticks), ratio)
 
     def columns(self, chosen: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the table's column for each of our names, chosen or recognized."""
+        """Return the chosen or recognized column of the table for each column name of badpo."""
         from badpo.data.vocabulary import columns_named
 
         named = {ours: column for ours, column in chosen.items() if column}
@@ -223,7 +223,7 @@ class OpenedTable:
         else:
             problems, rows, is_read = votes.findings, rows_in_words(vars(votes)), True
             question, answers = "", ()
-            # labels whose sides follow from their order alone need a confirmation
+            # the user has to confirm labels whose sides are known only from their order
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
             turned = [*by_order, with_sides_exchanged(choices.reading)][0]

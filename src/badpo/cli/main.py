@@ -327,9 +327,9 @@ def evaluate(
     as_json: options.AsJson = False,
 ) -> None:
     """Evaluate trained runs on their held-out votes and write readouts.json into each run folder."""
-    from badpo.results.run_files import finished_runs, read_suite
+    from badpo.results.run_files import find_finished_runs, read_suite
 
-    folders = finished_runs(runs)  # report a missing folder before torch is loaded
+    folders = find_finished_runs(runs)  # report a missing folder before torch is loaded
     from badpo.results.bias_check import bias_findings, bias_verdicts
     from badpo.results.run_page import arms_side_by_side, missing_arms
     from badpo.runs.evaluate import evaluate_run

@@ -55,7 +55,7 @@ def _split_value(text: str, option: str) -> tuple[str, str, str]:
 
 
 def parse_sweep(text: str | None) -> tuple[str, list[Any]] | None:
-    """Parse KEY=V1,V2 to a parameter and its values; None for None."""
+    """Parse KEY=V1,V2 into a parameter and its values; return None if the option is missing."""
     if text is None:
         return None
     from badpo.data.attributes import parameter

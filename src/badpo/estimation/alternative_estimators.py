@@ -25,8 +25,8 @@ NODES = np.polynomial.hermite_e.hermegauss(15)
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
 # Power for which the smallest detectable difference is computed.
 POWER = 0.8
-# A relevant standard deviation between annotators' means, in standard deviations of the compared values: shares of 65 %
-# for one annotator and 50 % for the others.
+# Relevant standard deviation between annotators' means, in standard deviations of the compared values.
+# For example, one annotator has a share of 65 % and the others have 50 %.
 RELEVANT = 0.3
 
 

@@ -24,8 +24,8 @@ from scipy.special import expit
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Array, Floats, Ints
 
-# Largest number of votes on a comparison for which all sets of winners are listed. For more votes the sums over the
-# sets are computed from the values of a polynomial.
+# Largest number of votes on a comparison for which all sets of winners are listed.
+# For more votes the sums over the sets are computed from the values of a polynomial.
 LARGEST_LISTED = 10
 # Largest number of roots of unity; roots with a smaller share of the sum are left out.
 MOST_ROOTS, NO_SHARE = 28, 1e-20

@@ -54,14 +54,13 @@ REACHED = 1e-6
 NO_INFORMATION = 1e-12
 # If one cluster has more than this share of a bias's information, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
-# Two teams are weakly joined if the variance of their difference exceeds the variance due to individual errors by this
-# factor,
+# Two teams are weakly joined if the variance of their difference exceeds that of individual errors by this factor.
 WEAKEST_JOINT = 10.0
-# if its standard error exceeds this number of log-odds,
+# The standard error of the difference also has to exceed this number of log-odds.
 LARGE_ERROR = 0.25
-# if the individual errors on either side are below this number of log-odds,
+# The individual errors on either side have to be below this number of log-odds.
 HALF_KNOWN = 1.0
-# and if each team has this number of annotators.
+# Each team has at least this number of annotators.
 SMALLEST_TEAM = 3
 
 
@@ -374,8 +373,8 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             lowest, highest = separating_mixes(votes.annotator, toward, m)
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
-        # A bias that can be infinite in both directions is not identified: the attribute differed only together with
-        # other attributes.
+        # A bias that can be infinite in both directions is not identified.
+        # In this case the attribute differed only together with other attributes.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -564,8 +563,7 @@ class _Fit:
         """Variance of every deviation, clustered."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information of each annotator's biases as if the biases of other annotators were known; 1 for biases not
-        # estimated.
+        # Information of each annotator's biases if the biases of other annotators are known; 1 for other biases.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)

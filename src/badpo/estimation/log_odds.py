@@ -20,15 +20,14 @@ from badpo.theory.summaries import Interval
 
 # Significance level of tests.
 LEVEL = 0.05
-# Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of
-# 20 to 1.
+# Largest half-width of the 95 % confidence interval of a reported estimate, in log-odds; exp(3) is odds of 20 to 1.
 WIDEST_HALF = 3.0
 # A clustered error below this share of the error of independent votes is zero up to rounding.
 NO_SPREAD = 1e-9
 # Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
-# A coefficient is infinite if its information, relative to the information at even odds, is below this value. One
-# vote among ten million against the direction still gives 4e-7.
+# A coefficient is infinite if its information, relative to the information at even odds, is below this value.
+# One vote among ten million against the direction still gives 4e-7.
 _NO_INFORMATION = 1e-8
 # Below this leverage (trace) of a cluster, the series of (1 - K)^(-1/2) up to K squared has an error below 1e-9.
 _SMALL_LEVERAGE = 1e-3

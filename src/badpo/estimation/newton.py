@@ -24,8 +24,7 @@ STEPS = 100
 TOLERANCE = 1e-8
 # Largest relative error of a Newton step.
 LOOSEST = 0.1
-# If this number of steps after the gradient has vanished change a logit by at least this value, the likelihood has no
-# maximum.
+# The likelihood has no maximum if this number of steps without a gradient change a logit by at least STILL_MOVING.
 PATIENCE = 5
 STILL_MOVING = 0.01
 NOTHING = np.zeros(0)
@@ -72,17 +71,17 @@ class Information:
     at: Curvature
 
     def times(self, biases: Floats) -> Floats:
-        """Multiply the part in the biases by a vector."""
+        """Multiply the part for the biases by a vector."""
         return np.asarray(self.design.T @ (self.at.information @ (self.design @ biases)))
 
     @cached_property
     def diagonal(self) -> Floats:
-        """Diagonal of the part in the biases, as if no annotator voted twice on a comparison."""
+        """Diagonal of the part for the biases, if no annotator voted twice on a comparison."""
         return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
 
     @cached_property
     def among(self) -> Floats:
-        """The part in the biases as a matrix."""
+        """The part for the biases as a matrix."""
         return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
 
     @cached_property

@@ -34,8 +34,7 @@ SAME = 0.25
 # Quality at equally spaced nodes, in units of its standard deviation.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal
-# prior.
+# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal prior.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Shares of random responders.
@@ -46,8 +45,7 @@ LEAST_GAIN = 1.35
 LARGEST_SLOPE = 6.0
 # Least mean number of votes per annotator.
 FEWEST = 5
-# Prior probability of a line in reliability, which is low because a line hides biases; prior standard deviation of
-# its slope; iterations of its fit.
+# Prior probability of a line in reliability (low, because a line hides biases), prior sd of its slope, iterations.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0
@@ -174,7 +172,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     expected = mass @ (NODES * expit(scale * NODES))
     squares = wins * (quality - expected) ** 2 + (size - wins) * expected**2
     pairs = (wins * quality - size * expected) ** 2 - squares
-    # variance of a vote's score and covariance of two same_votes' scores, by the number of same_votes
+    # variance of a vote's score and covariance of two votes' scores, by the number of votes
     own, between = (
         np.bincount(size, chance * each)[same_votes.blocks.sizes]
         for each in (squares / size, pairs / (size * (size - 1)))

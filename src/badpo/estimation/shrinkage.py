@@ -57,13 +57,11 @@ FEW = 40
 # Largest share of a bias's precision that the errors of other biases remove.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
-# Mean square of a Newton step, in posterior standard deviations, below which the step is the last; number of modes
-# from which the next one is predicted.
+# Mean square of the last Newton step, in posterior standard deviations; number of modes that predict the next mode.
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
-# Largest number of rounds in which tau and the dispersion are estimated in turn; change of the dispersion below which
-# the rounds end.
+# Largest number of rounds that estimate tau and the dispersion in turn, and change of the dispersion that ends them.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
 # Least posterior probability of a large deviation with which an annotator is flagged.
 LIKELY = 0.5

@@ -21,8 +21,8 @@ from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # Largest number of groups of annotators within which classes are compared.
 MOST_GROUPS = 50
-# Number of values of tau over which the test of classes is averaged; difference in log-mass from the most likely
-# value beyond which values are omitted.
+# Number of values of tau over which the test of classes is averaged.
+# Values whose log-mass is below that of the most likely value by NEGLIGIBLE are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -188,8 +188,7 @@ def _uncorrelated(
     """
     value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
     own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
-    # a large bias has a larger error; with these errors as weights the test would reject too rarely if no classes
-    # differ
+    # a large bias has a larger error; with these errors as weights, the test of equal classes would be conservative
     variance = (own * n).mean() / n
     if biases.covariance is None:
         return value, design, variance
@@ -303,9 +302,9 @@ def recommend(
 ) -> Recommendation:
     """Choose the bias term from the evidence that annotators, and their classes, differ.
 
-    If classes differ, the choice is ``class``. Otherwise, if annotators differ, it is ``shared_mean``, and ``pooled``
-    if not. The evidence that annotators differ is the test of one shared bias, or the interval of tau if there is no
-    test.
+    If classes differ, the choice is ``class``. If only individual annotators differ, the choice is ``shared_mean``.
+    Otherwise it is ``pooled``. The evidence that annotators differ is the test of one shared bias, or the interval of
+    tau if there is no test.
 
     Examples
     --------

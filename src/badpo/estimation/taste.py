@@ -14,11 +14,9 @@ from scipy.special import ndtr
 from badpo.estimation.fit import Votes
 from badpo.theory import Floats, Ints
 
-# Least number of votes of a compared annotator; largest number of compared annotators, who are those with the most
-# votes.
+# Least number of votes of a compared annotator, and largest number of compared annotators.
 FEWEST_VOTES, MOST_COMPARED = 10, 200
-# Number of simulated pools; number of equally extreme pools after which the simulation stops (Besag and Clifford,
-# 1991).
+# Number of simulated pools, and number of equally extreme pools that ends the simulation (Besag and Clifford, 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
 # Iterations of the fit of one factor; significance level of the tests.
 ROUNDS, LEVEL = 60, 0.05
@@ -37,7 +35,7 @@ class Camps(NamedTuple):
 
     @property
     def are_found(self) -> bool:
-        """Whether the test rejects one taste at 5 %."""
+        """Whether the test rejects the hypothesis of one taste at 5 %."""
         return self.p_value < LEVEL
 
     @property
@@ -54,7 +52,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     the residual sums of products, divided by the square root of the annotators' numbers of pairs. Its null distribution
     comes from votes simulated with one normal quality and the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
     marks annotators who agree little with the others. A second test is whether these annotators agree with one another.
-    The p-value is twice the smaller one of the two.
+    The p-value is twice the smaller p-value of the two tests.
 
     A few annotators with another taste share too few votes for both tests, but they agree less with all others. Another
     test compares the variance of :math:`v_k`, weighted by numbers of pairs, with that of votes simulated with equal

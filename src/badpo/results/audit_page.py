@@ -62,10 +62,11 @@ from badpo.results.formatting import (
 
 # Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, by the largest share w of the votes that one person cast. An annotator moves the share
-# that wins by w (share - own share). Two pages rounded to a step s of log-odds reveal the own share with an error of
-# s / (10 w). If w is at most 0.5 % or 2 %, this error is hardly smaller than that of guessing the pool's share
-# (tests/results/test_audit_page.py).
+# Rounding steps of estimates, by the largest share w of the votes that one person cast.
+# An annotator changes the share that wins by w (share - own share).
+# Two pages rounded to a step s of log-odds therefore reveal the own share with an error of s / (10 w).
+# If w is at most 0.5 % or 2 %, this error is hardly smaller than that of guessing the pool's share.
+# tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # Least number of people in a pool in which rounding protects each of them from a reader of two pages.
 FEWEST_HIDDEN = 50

@@ -398,9 +398,9 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     for _ in range(3):
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
-    # a direction that is zero for the Gram matrix can have a large residual in the equations: only combinations of
-    # directions without a residual stay. If no direction has a residual nothing is combined, because combining would
-    # turn exact zeros into small entries
+    # a direction that is zero for the Gram matrix can have a large residual in the equations
+    # therefore only combinations of directions without a residual are kept
+    # without any residual nothing is combined, because combining would turn exact zeros into small entries
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
     if (size > NEGLIGIBLE).any():
