@@ -18,7 +18,7 @@ from badpo.readouts.name_rates import signature_contexts
 from badpo.readouts.names import resign
 from badpo.runs.evaluate import Stage
 from badpo.runs.run import Prepared, Progress, Ticker
-from badpo.runs.start import kept_reference, load_policy, majority_responses
+from badpo.runs.start import choose_majority_responses, find_reference, load_policy
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Recipe, read_recipe
@@ -57,14 +57,18 @@ class CorpusStage(Stage):
         The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
         reference is therefore balanced, and only preference training can introduce a bias.
         """
-        return resign(majority_responses(self.train), seed=0) if self.corpus.kind == "signed" else None
+        return (
+            resign(choose_majority_responses(self.train), seed=0)
+            if self.corpus.kind == "signed"
+            else None
+        )
 
     def find_reference(self) -> Path | None:
         """Find the folder of the trained reference; None if it was not trained.
 
         A reference with other votes or settings raises an error.
         """
-        return kept_reference(self.reference, self.train, self.reference.arguments(), self.responses)
+        return find_reference(self.reference, self.train, self.reference.arguments(), self.responses)
 
 
 def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
@@ -219,7 +223,9 @@ def compute_penalty_factor(stage: CorpusStage) -> float:
     """Divide the mean tokens of the paper's reference by the mean tokens of this reference's training responses."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
-    pairs = encode_responses(prompts, majority_responses(stage.train), stage.tokenizer, "paper", *limits)
+    pairs = encode_responses(
+        prompts, choose_majority_responses(stage.train), stage.tokenizer, "paper", *limits
+    )
     return round(PAPER_TOKENS / float(np.mean([len(response) for _, response in pairs])), 2)
 
 

@@ -36,7 +36,7 @@ from badpo.runs.run import (
     Prepared,
     Progress,
     finish_run,
-    is_there,
+    has_finished_run,
     keep_run,
     read_json,
     run_facts,
@@ -309,7 +309,7 @@ def train_types(
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=method))
-    is_finished = is_there(folder, facts)
+    is_finished = has_finished_run(folder, facts)
     if not is_finished:
         if not (folder / BEGUN).exists():
             # without the begin marker, the round files may belong to another fit

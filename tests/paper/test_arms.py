@@ -1,4 +1,4 @@
-"""The arms as data; what an arm's row becomes: judgments, a bias term, an objective; votes predicted with its theta."""
+"""The arms: judgments, bias term, objective and facts of each arm."""
 
 import dataclasses
 from dataclasses import replace
@@ -13,8 +13,8 @@ from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.registry import make_objective
-from badpo.runs.evaluate import theta_rows
-from badpo.runs.start import majority_responses
+from badpo.runs.evaluate import align_theta
+from badpo.runs.start import choose_majority_responses
 from badpo.theory.likelihood import judgment_loss
 from badpo_paper import corpus_stage
 from badpo_paper.arms import ARMS, Arm
@@ -42,20 +42,20 @@ def short() -> Judgments:
     return Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5)])
 
 
-def test_every_arm_is_told_from_the_others_and_its_objective_can_be_made():
-    of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
+def test_the_facts_of_every_arm_are_unique_and_its_objective_can_be_made():
+    recipe_settings = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
     facts = {
-        repr((*one, collect_method_facts(arm)))
-        for one, arm in zip(of_recipe, ARMS.values(), strict=True)
+        repr((*settings, collect_method_facts(arm)))
+        for settings, arm in zip(recipe_settings, ARMS.values(), strict=True)
     }
     assert len(facts) == len(ARMS)
-    # the types of EM-DPO are named by no recipe
+    # a recipe cannot have the objective of EM-DPO
     assert collect_method_facts(ARMS["em_dpo"])["objective"] == "types"
-    told = {
+    fact_names = {
         name for arm in ARMS.values() if arm.objective != "types" for name in collect_method_facts(arm)
     }
     in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
-    assert told == {field.name for field in dataclasses.fields(Arm)} - in_recipe
+    assert fact_names == {field.name for field in dataclasses.fields(Arm)} - in_recipe
     for arm in ARMS.values():
         if arm.objective != "types":
             make_objective({"name": arm.objective, **arm.settings}, short(), 7, 0.25)
@@ -66,8 +66,8 @@ def test_shuffled_identities_and_a_declared_subset():
     first = select_arm_judgments(ARMS["declared_subset"], train, 1, None)
     assert first.attribute_names == ("woman",)
     np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
-    of_seeds = (select_arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 1, 2))
-    shuffled, again, other = (found.votes for found in of_seeds)
+    shuffles = (select_arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 1, 2))
+    shuffled, again, other = (judgments.votes for judgments in shuffles)
     annotator = shuffled["annotator"].to_numpy()
     assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
     assert set(annotator) <= set(range(train.n_annotators))
@@ -79,20 +79,20 @@ def test_shuffled_identities_and_a_declared_subset():
 TEXTS = {"response_a": "So it is.", "response_b": "No."}
 
 
-def judged(cast) -> Judgments:
-    """Votes as (prompt, annotator, side) on the same two answers to every prompt."""
-    rows = [{"prompt": p, "annotator": who, "winner": side, **TEXTS} for p, who, side in cast]
+def make_judgments(votes) -> Judgments:
+    """Make judgments of votes (prompt, annotator, side) on the same two answers to every prompt."""
+    rows = [{"prompt": p, "annotator": name, "winner": side, **TEXTS} for p, name, side in votes]
     return Judgments.read(rows)
 
 
 def lengths(judgments: Judgments) -> np.ndarray:
-    """Tokens of a minus tokens of b: one a word, and the end-of-text token on both sides."""
+    """Difference of the numbers of tokens of a and b, with one token for each word."""
     frame = judgments.comparisons.iloc[judgments.votes["comparison"]]
     words = frame[["response_a", "response_b"]].map(lambda text: len(text.split())).to_numpy()
     return words[:, 0] - words[:, 1]
 
 
-def test_rdpo_adds_alpha_times_the_winners_extra_length():
+def test_rdpo_adds_alpha_times_the_difference_in_length():
     name = "rdpo"
     judgments = select_arm_judgments(ARMS[name], short(), 1, tiny.tokenizer())
     np.testing.assert_array_equal(judgments.delta[:, 0], lengths(judgments))
@@ -102,18 +102,18 @@ def test_rdpo_adds_alpha_times_the_winners_extra_length():
     expected = 0.005 * sign * torch.tensor(lengths(judgments))
     torch.testing.assert_close(winner_minus_loser, expected.double(), rtol=1e-6, atol=1e-8)
     assert list(bias.parameters()) == []
-    # beside what is fixed, an arm may learn a variant
+    # an arm can have a fixed part and a learned part
     learned = make_arm_bias(replace(ARMS[name], bias="pooled"), judgments)
     assert learned.parts == VARIANTS["pooled"] and learned.fixed.allclose(bias.fixed)
 
 
-def test_tokens_are_counted_after_the_cut():
+def test_tokens_are_counted_after_truncation():
     whole = select_arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
     cut = corpus_stage.select_arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
     assert np.abs(cut.delta).max() < np.abs(whole.delta).max()
 
 
-def test_a_length_counts_as_much_on_shorter_answers():
+def test_the_length_penalty_is_multiplied_for_shorter_answers():
     args = SimpleNamespace(max_length=192, max_prompt_length=96)
     short_answers, long_answers = (
         SimpleNamespace(
@@ -121,45 +121,45 @@ def test_a_length_counts_as_much_on_shorter_answers():
         )
         for scale in (SMALL, SCALES["paper"])
     )
-    sides = majority_responses(short())
+    sides = choose_majority_responses(short())
     factor = round(PAPER_TOKENS / np.mean([len(text.split()) + 1 for text in sides]), 2)
     expected = {"rdpo": 0.005 * factor, "rdpo_strong": 0.02 * factor}
     for name, arm in ARMS.items():
         assert adjust_arm(arm, short_answers).fixed == pytest.approx(expected.get(name, 0))
         assert adjust_arm(arm, long_answers) is arm
-    # what is cut is not penalised
+    # truncated tokens are not penalized
     args.max_length = 12
     assert adjust_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
 
 
-def test_the_placebo_trains_on_votes_without_bias_or_on_weighted_votes_of_people():
+def test_the_placebo_uses_unbiased_votes_or_weighted_votes_of_people():
     planted, placebo = dataset(SIGNED), ARMS["dpo_placebo"]
     recipe = SimpleNamespace(
         arguments=lambda: SimpleNamespace(max_length=192, max_prompt_length=96, seed=1)
     )
     stage = SimpleNamespace(scale=SMALL, dataset=planted, train=planted.split()[0], tokenizer=None)
     arm = adjust_arm(placebo, stage)
-    seen = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    judgments = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
     expected = planted.placebo.split(planted.held_out, seed=0)[0]
-    assert seen.fingerprint() == expected.fingerprint() != stage.train.fingerprint()
-    assert seen.comparisons.equals(stage.train.comparisons)
+    assert judgments.fingerprint() == expected.fingerprint() != stage.train.fingerprint()
+    assert judgments.comparisons.equals(stage.train.comparisons)
     stage.dataset = replace(planted, placebo=None)
     arm = adjust_arm(placebo, stage)
     assert (arm.objective, arm.bias) == ("placebo", "none")
-    seen = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
-    assert seen.fingerprint() == stage.train.fingerprint()
+    judgments = corpus_stage.prepare_run(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    assert judgments.fingerprint() == stage.train.fingerprint()
 
 
-def test_votes_are_predicted_with_theta_in_the_column_of_its_attribute():
+def test_theta_is_in_the_column_of_its_attribute():
     _, held_out = dataset(STYLE).split()
     names = held_out.attribute_names[::-1]
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
     bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))
-    assert len(names) > 1 and (theta_rows(bias, held_out) == np.arange(len(names), 0, -1)).all()
+    assert len(names) > 1 and (align_theta(bias, held_out) == np.arange(len(names), 0, -1)).all()
 
 
-def test_a_step_moves_the_shared_mean_m_times_further_than_the_mean_of_free_thetas():
-    """The paper's Proposition `rate`: gradient descent, equal shares of the data."""
+def test_a_step_moves_the_shared_mean_m_times_further_than_the_mean_of_separate_thetas():
+    """Proposition `rate` of the paper, for gradient descent and annotators with equally many votes."""
     m, generator = 20, torch.Generator().manual_seed(0)
     annotator = torch.arange(m).repeat(30)
     delta = torch.randint(-1, 2, (len(annotator), 1), generator=generator).float()

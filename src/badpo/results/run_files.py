@@ -290,11 +290,11 @@ class Run:
         known = cell.se, cell.low, cell.high
         se, low, high = (np.nan if n is None else n for n in known)
         if cell.low is None:
-            return _normal(cell.value, se)
+            return _normal_interval(cell.value, se)
         return Interval(cell.value, (high - low) / (2 * _Z), low, high, 1)
 
 
-def _normal(value: float, se: float) -> Interval:
+def _normal_interval(value: float, se: float) -> Interval:
     return Interval(value, se, value - _Z * se, value + _Z * se, 1)
 
 
@@ -418,7 +418,7 @@ class MeasuredRuns:
         if len(dpo.values) > 1:
             return shift(dpo.values, reference.value)
         se = math.hypot(dpo.interval.se, reference.interval.se)
-        return _normal(dpo.value - reference.value, se)
+        return _normal_interval(dpo.value - reference.value, se)
 
     def difference(self, arm: str, other: str, key: str) -> Estimate | None:
         """Return the paired difference of a metric such as "tilt/length" between two arms.
@@ -427,7 +427,7 @@ class MeasuredRuns:
         prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference is zero.
         """
         differences = self._differences(arm, other, key)
-        return _combined({seed: ratio_of_sums(*sums) for seed, sums in differences.items()})
+        return _combine_seeds({seed: ratio_of_sums(*sums) for seed, sums in differences.items()})
 
     def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
         """Return the share of the difference between DPO and the target that an arm removed, with its interval.
@@ -439,7 +439,7 @@ class MeasuredRuns:
             seed: ratio_of_sums(removed[seed][0], excess[seed][0])
             for seed in removed.keys() & excess.keys()
         }
-        return _combined(dict(sorted(shares.items())))
+        return _combine_seeds(dict(sorted(shares.items())))
 
     def _differences(self, arm: str, other: str, key: str) -> dict[int, tuple[Floats, Floats]]:
         """Return the differences of the sums by prompt and their divisors, for each seed of both arms."""
@@ -486,16 +486,16 @@ class MeasuredRuns:
             return Removal()
         apart = log_odds_distance if is_rate else np.subtract
         own_values = own.of_seed.items()
-        distance = _over_seeds({s: float(apart(v, reference.value)) for s, v in own_values})
+        distance = _average_seeds({s: float(apart(v, reference.value)) for s, v in own_values})
         shifted, shares = self.moved(*place), {}
         if dpo and shifted and shifted.excludes(0.0):
             for seed in sorted(dpo.of_seed.keys() & own.of_seed.keys()):
                 ends = dpo.of_seed[seed], own.of_seed[seed]
                 shares[seed] = share_removed(*ends, reference.value).item()
-        return Removal(_over_seeds(shares) if shares else None, distance)
+        return Removal(_average_seeds(shares) if shares else None, distance)
 
 
-def _combined(found: Mapping[int, Interval]) -> Estimate | None:
+def _combine_seeds(found: Mapping[int, Interval]) -> Estimate | None:
     """Return the interval of a single seed, or Student's t interval over several seeds; None without a seed."""
     if not found:
         return None
@@ -503,7 +503,7 @@ def _combined(found: Mapping[int, Interval]) -> Estimate | None:
     return Estimate(t_interval(list(values.values())) if more else first, values)
 
 
-def _over_seeds(values: Mapping[int, float]) -> Estimate:
+def _average_seeds(values: Mapping[int, float]) -> Estimate:
     return Estimate(t_interval(list(values.values())), values)
 
 
@@ -516,7 +516,7 @@ def is_continuous(config: Json) -> bool:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def runs_in(folders: Sequence[Path]) -> list[Path]:
+def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the run folders among the given folders and directly inside them, without duplicates."""
     found: list[Path] = []
     for folder in folders:
@@ -526,9 +526,9 @@ def runs_in(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def finished_runs(folders: Sequence[Path]) -> list[Path]:
+def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the named run folders and the finished runs inside other folders; log a warning for unfinished runs."""
-    found = runs_in(folders)
+    found = find_runs(folders)
     finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:
         raise ConfigError(
@@ -546,7 +546,7 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     The measured reference beside a run is read too.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    named = runs_in(folders)
+    named = find_runs(folders)
     references = [path.with_name(REFERENCE) for path in named if (path / "readouts.json").exists()]
     beside = [path for path in references if (path / "readouts.json").exists()]
     found = {path: (path / "readouts.json").exists() for path in dict.fromkeys([*named, *beside])}
@@ -559,12 +559,12 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
             remedy = "run `badpo evaluate` on them first" if has_recipe else BY_COMMAND
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
     measured = [read_run(path) for path, is_measured in found.items() if is_measured]
-    runs = sorted(_told_apart(measured), key=lambda run: (arm_order(run.arm), run.seed))
+    runs = sorted(_distinguish_runs(measured), key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
     return MeasuredRuns(name, tuple(runs), unmeasured)
 
 
-def _told_apart(runs: Sequence[Run]) -> list[Run]:
+def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with a folder name added to the arm if an earlier run has the same arm and seed."""
     found: list[Run] = []
     known: set[tuple[str, int]] = set()
@@ -584,7 +584,7 @@ def read_run(folder: Path) -> Run:
         raise ConfigError(
             f"{folder.parent}/{reason}; restore the file, or remove it and create it again"
         )
-    readouts = _content(folder / "readouts.json", Readouts)
+    readouts = _read_content(folder / "readouts.json", Readouts)
     arm, _, number = folder.name.rpartition("-s")
     seed = int(number) if arm and number.isdigit() else 0
     path = folder / "config.yaml"
@@ -599,9 +599,9 @@ def read_run(folder: Path) -> Run:
         arm or folder.name if readouts.arm is None else readouts.arm,
         seed if readouts.seed is None else readouts.seed,
         readouts,
-        _content(folder / "bias.json", BiasContent),
+        _read_content(folder / "bias.json", BiasContent),
         config,
-        _content(folder / "environment.json", Environment),
+        _read_content(folder / "environment.json", Environment),
     )
 
 
@@ -610,7 +610,7 @@ def _is_run(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).exists() for name in marks)
 
 
-def _content(path: Path, expected: type[Content]) -> Content:
+def _read_content(path: Path, expected: type[Content]) -> Content:
     """Return the content of a JSON file, empty without a file; a `DataError` lists every key with a wrong value."""
     if not path.exists():
         return expected()

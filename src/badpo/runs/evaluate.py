@@ -37,14 +37,14 @@ from badpo.results.formatting import REFERENCE
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import (
     Progress,
-    few_held_out,
+    check_held_out_size,
+    checksum_weights,
     read_json,
     read_judgments,
     run_folder,
-    weights_of,
     write_card,
 )
-from badpo.runs.start import kept_reference, load_model, require_undamaged
+from badpo.runs.start import find_reference, load_model, require_undamaged
 from badpo.theory import Floats, Ints
 from badpo.theory.bias_fit import loss_slopes, shared_bias_intervals
 from badpo.theory.likelihood import judgment_loss
@@ -188,7 +188,7 @@ def measure(
     If ``bias`` is None, the policy is the reference, whose folder is next to the runs. ``seed`` is the seed of the
     answers. ``more`` returns further readouts, and ``facts`` are JSON that determines them.
     """
-    own = stage.key if bias is None else weights_of(folder / "model")
+    own = stage.key if bias is None else checksum_weights(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
     content: list[object] = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
     content += [args.encoding, args.max_prompt_length, stage.held_out.fingerprint(), *facts]
@@ -220,13 +220,13 @@ def measure(
         "version": VERSION,
     }
     readouts["tokens"] = sampled.mean_tokens(written)
-    readouts["answers"] = _shown(stage.prompts, written)
+    readouts["answers"] = _shorten_answers(stage.prompts, written)
     answered = sums_by_cluster(
         sampled.token_counts(written), np.ones(len(written)), sampled.prompt_numbers(written)
     )
     by_prompt = {"tokens": heldout.round_sums(*answered)}
     if bias is not None:
-        theta, ratios = theta_rows(bias, stage.judged), stage.log_ratios(policy)
+        theta, ratios = align_theta(bias, stage.judged), stage.log_ratios(policy)
         margins = ratios.margins(args.beta)
         tilts, sums = heldout.measure_tilt(margins, stage.judged)
         by_prompt |= sums
@@ -248,7 +248,7 @@ def measure(
     return readouts
 
 
-def _shown(prompts: Sequence[Any], written: Sequence[Generation]) -> list[dict[str, str]]:
+def _shorten_answers(prompts: Sequence[Any], written: Sequence[Generation]) -> list[dict[str, str]]:
     """Return the first distinct prompts with their answers, shortened for a page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
@@ -263,7 +263,7 @@ def write_readouts(folder: Path, readouts: Json) -> None:
         write_card(folder)
 
 
-def theta_rows(bias: BiasTerm, judgments: Judgments) -> Floats:
+def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
     Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. An attribute
@@ -293,13 +293,13 @@ def evaluate_run(
     reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
     that the table cannot be read, or that no held-out comparison fits.
     """
-    stage = finished_stage(folder, sources)
+    stage = prepare_stage(folder, sources)
     stage.reported = set() if reported is None else reported
     if stage.held_out.n_votes == 0:
         raise ConfigError(
             f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
         )
-    for finding in few_held_out(stage.recipe, stage.train, stage.held_out):
+    for finding in check_held_out_size(stage.recipe, stage.train, stage.held_out):
         stage.warn(str(finding))
     if stage.recipe.data.held_out_name == stage.recipe.data.dataset_name:
         stage.warn(
@@ -314,26 +314,32 @@ def evaluate_run(
         reference = folder.parent / REFERENCE
         require_enclosed(reference)
         with locked(reference, wait=True):
-            measure(reference, stage, stage.args.seed, None, _generated, progress)
+            measure(reference, stage, stage.args.seed, None, _measure_answers, progress)
     run = {
         # the folder of a script's run may have any name
         "arm": run_folder(stage.recipe).name.rpartition("-s")[0],
-        "training": {"learning_rate": stage.args.learning_rate, "steps": _n_steps(folder)},
+        "training": {"learning_rate": stage.args.learning_rate, "steps": _count_steps(folder)},
     }
     facts = [RUN_VERSION, run]
     return measure(
-        folder, stage, stage.args.seed, bias, lambda found: _generated(found) | run, progress, facts
+        folder,
+        stage,
+        stage.args.seed,
+        bias,
+        lambda found: _measure_answers(found) | run,
+        progress,
+        facts,
     )
 
 
-def _n_steps(folder: Path) -> int | None:
+def _count_steps(folder: Path) -> int | None:
     """Return the number of steps in the step log of a run; None without a log."""
     path = folder / LOG_FILE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return int(json.loads(lines[-1])["step"]) if lines else None
 
 
-def _generated(found: PolicyReading) -> Json:
+def _measure_answers(found: PolicyReading) -> Json:
     """Return the attributes of the answers and, for a run, the means of theta.
 
     An attribute of the pair, such as the length ratio, has no value for one answer; the tokens replace it.
@@ -345,7 +351,7 @@ def _generated(found: PolicyReading) -> Json:
             rates[attribute.name] = sampled.rate_figures(values, not attribute.continuous)
     if found.bias is None:
         return {"generated": rates}
-    return {"generated": rates, "theta": _theta_means(found, found.bias)}
+    return {"generated": rates, "theta": _average_theta(found, found.bias)}
 
 
 def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
@@ -375,7 +381,7 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fig
     }
 
 
-def _theta_means(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
+def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
     """Return the mean of theta, the mean that the votes imply and the log-odds in the votes; empty for few people.
 
     The values have two digits, so that they do not reveal a vote.
@@ -395,7 +401,7 @@ def _theta_means(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figu
     }
 
 
-def finished_stage(folder: Path, sources: RunSources) -> Stage:
+def prepare_stage(folder: Path, sources: RunSources) -> Stage:
     """Return the inputs for measuring a finished run, after checking the run and its start model for damage."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         missing = "has no finished run, which needs a folder model and a config.yaml"
@@ -410,7 +416,7 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
     train, held_out = read_judgments(recipe)
     start: Path | str | None = recipe.model.model_name_or_path
     if recipe.reference.sft:
-        start = kept_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
+        start = find_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
     if start is None:
         raise ConfigError(
             f"{Path(recipe.output_dir) / 'reference'} has no model, but the run is measured against this model; "

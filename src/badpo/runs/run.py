@@ -46,7 +46,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
 from badpo.objective.registry import make_objective
 from badpo.results.model_card import model_card
-from badpo.runs.start import kept_reference, load_model, load_policy, require_undamaged
+from badpo.runs.start import find_reference, load_model, load_policy, require_undamaged
 from badpo.theory.summaries import wilson_ends
 from badpo.training.checkpoints import (
     describe_changes,
@@ -127,9 +127,9 @@ def plan_run(recipe: Recipe) -> Plan:
     yet, the tests use the model from which the reference would start.
     """
     train, held_out = read_judgments(recipe)
-    recipe, findings = examined(recipe, train, held_out)
-    folders = _recipes(recipe)
-    kept = kept_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
+    recipe, findings = settle_variant(recipe, train, held_out)
+    folders = _map_recipes(recipe)
+    kept = find_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
@@ -182,16 +182,16 @@ def train_run(
     nothing to train or to resume, that another process uses a folder, or that settings have changed. `DataError` means
     that the table cannot be used.
     """
-    recipes, folder = _recipes(recipe), run_folder(recipe)
+    recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
         with contextlib.ExitStack() as held:
             # the folders are locked before the votes are read, so that nobody is forgotten in between
             for place in recipes:
                 held.enter_context(lock_by_first(place))
-            left = _to_train(recipes, resume, allow_changed)
+            left = _find_unfinished(recipes, resume, allow_changed)
             progress("reading the votes", 0.0)
             train, held_out = read_judgments(recipe)
-            settled, findings = examined(recipe, train, held_out)
+            settled, findings = settle_variant(recipe, train, held_out)
             if run_folder(settled) != folder:
                 logger.info("%s", findings[0])  # without annotators, another variant is trained
                 return train_run(settled, resume, allow_changed, progress)
@@ -202,21 +202,24 @@ def train_run(
             build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
             recipes[folder] = settled
             for place, is_begun in left.items():
-                trainer = _trainer_of(recipes[place], place, train, held_out, progress)
+                trainer = _load_trainer(recipes[place], place, train, held_out, progress)
                 _require_same(recipes, trainer.judgments.fingerprint())
-                command, go_on = f"badpo train --config {place.name}/{RUN_RECIPE}", _go_on(recipe)
+                command, go_on = (
+                    f"badpo train --config {place.name}/{RUN_RECIPE}",
+                    _resume_command(recipe),
+                )
                 _train_into(trainer, recipes[place], command, is_begun, allow_changed, go_on=go_on)
                 del trainer
                 release_memory()
     except KeyboardInterrupt as stopped:
-        kept = [p if (p / RUN_SEAL).exists() else next(_begun(p), None) for p in recipes]
+        kept = [p if (p / RUN_SEAL).exists() else next(_find_checkpoints(p), None) for p in recipes]
         names = ", ".join(str(place) for place in kept if place)
-        told = f"stopped; kept: {names}; continue with: {_go_on(recipe)}" if names else ""
+        told = f"stopped; kept: {names}; continue with: {_resume_command(recipe)}" if names else ""
         raise KeyboardInterrupt(str(stopped) or told) from None
     return folder
 
 
-def _recipes(recipe: Recipe) -> dict[Path, Recipe]:
+def _map_recipes(recipe: Recipe) -> dict[Path, Recipe]:
     """Map the run folders of a recipe and its baselines to their recipes."""
     asked = [recipe, *recipe.baselines]
     recipes = {run_folder(one): one for one in asked}
@@ -225,14 +228,14 @@ def _recipes(recipe: Recipe) -> dict[Path, Recipe]:
     return recipes
 
 
-def _go_on(recipe: Recipe) -> str:
+def _resume_command(recipe: Recipe) -> str:
     """Return the command that continues a run and its baselines."""
     words = ["badpo", "train", "--config", str(run_folder(recipe) / RUN_RECIPE), "--resume"]
     named = [one["name"] if len(one) == 1 else json.dumps(one) for one in recipe.keys.get("compare", ())]
     return shlex.join([*words, *["--compare"] * bool(named), *named])
 
 
-def _trainer_of(
+def _load_trainer(
     recipe: Recipe, folder: Path, train: Judgments, held_out: Judgments, progress: Progress
 ) -> BADPOTrainer:
     args = recipe.arguments(output_dir=str(folder))
@@ -243,12 +246,14 @@ def _trainer_of(
     return trainer
 
 
-def _begun(folder: Path) -> Iterator[Path]:
+def _find_checkpoints(folder: Path) -> Iterator[Path]:
     """Yield the complete checkpoints of a run, newest first."""
     return (path for path in list_checkpoints(folder / "checkpoints") if (path / MARKER).exists())
 
 
-def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[str]) -> dict[Path, bool]:
+def _find_unfinished(
+    folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
+) -> dict[Path, bool]:
     """Map each unfinished run to whether it has a checkpoint to continue from."""
     if allow_changed and not resume:
         raise ConfigError(
@@ -256,7 +261,7 @@ def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[s
         )
     left = {}
     for folder in folders:
-        begun = next(_begun(folder), None)
+        begun = next(_find_checkpoints(folder), None)
         if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
             continue
         if begun and not resume:
@@ -280,7 +285,7 @@ def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
         require_undamaged(folder, but=["readouts.json"])
         votes = read_json(folder / "bias.json")["extra"]["data"]
         before = {**read_yaml(folder / RUN_RECIPE).values, "compare": None, "votes": votes}
-        now = {**_plain(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
+        now = {**_as_json(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
         if changes := describe_changes(before, now):
             told = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
             raise ConfigError(f"{told}; change them back, or choose another output_dir")
@@ -296,7 +301,7 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     return judgments.split(data.held_out, data.split_seed)
 
 
-def few_held_out(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
+def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
     """Return a warning if so few prompts are held out that the confidence intervals of the evaluation are wide."""
     n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
     share = recipe.data.held_out
@@ -314,7 +319,9 @@ def few_held_out(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[
     return [Problem("W137", what, f"held_out: {share:g}", remedy, n)]
 
 
-def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Recipe, list[Problem]]:
+def settle_variant(
+    recipe: Recipe, train: Judgments, held_out: Judgments
+) -> tuple[Recipe, list[Problem]]:
     """Return the recipe with the variant of its bias term, and findings about the votes.
 
     If the recipe names no variant, the votes decide. `DataError` means that no bias can be learned from the votes.
@@ -328,13 +335,13 @@ def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Rec
     found = check(train)
     if variant != "none" and any(problem.severity == "error" for problem in found):
         raise DataError(found)
-    return settled, [*noticed, *worst_first([*found, *few_held_out(recipe, train, held_out)])]
+    return settled, [*noticed, *worst_first([*found, *check_held_out_size(recipe, train, held_out)])]
 
 
 def run_folder(recipe: Recipe) -> Path:
     """Return the run folder of a recipe. Its name has the arm with its anchor and objective, and the seed."""
     training, objective = recipe.training, recipe.objective
-    # the default; without annotators, `examined` chooses another variant
+    # the default; without annotators, `settle_variant` chooses another variant
     bias = training["bias"] or "shared_mean"
     name = "dpo" if bias == "none" else bias
     name += "_gold" if training["gold_annotators"] else ""
@@ -388,7 +395,7 @@ def keep_run(
     data or settings.
     """
     facts = run_facts(recipe, prepared)
-    if not is_there(folder, facts):
+    if not has_finished_run(folder, facts):
         write_json(folder / BEGUN, {"facts": facts}, private=True)
         model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
         ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
@@ -409,12 +416,12 @@ def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
             facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
         elif name not in (*PATHS, "attributes"):
             facts[name] = value
-    start = weights_of(Path(recipe.model.model_name_or_path))
+    start = checksum_weights(Path(recipe.model.model_name_or_path))
     own = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
-    return _plain(facts | own)
+    return _as_json(facts | own)
 
 
-def weights_of(model_folder: Path) -> str:
+def checksum_weights(model_folder: Path) -> str:
     """Return the checksums of the weights of a saved model or a saved adapter."""
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
@@ -437,7 +444,7 @@ def read_facts(folder: Path) -> Json:
     return {}
 
 
-def is_there(folder: Path, facts: Json) -> bool:
+def has_finished_run(folder: Path, facts: Json) -> bool:
     """Return whether a folder contains the finished, undamaged run with these facts."""
     require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
@@ -466,7 +473,7 @@ def make_trainer(
     objective = None
     if recipe.objective:
         objective = make_objective(recipe.objective, judgments, args.seed, args.beta)
-    # `examined` has already reported the findings of the reader
+    # `settle_variant` has already reported the findings of the reader
     trainer = BADPOTrainer(
         model,
         args=args,
@@ -532,7 +539,7 @@ def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write the recipe of a run into its folder, with paths relative to the folder and without secrets."""
     keys = make_portable(recipe.keys, folder)
-    content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
+    content = yaml.safe_dump(_as_json(keys), sort_keys=False).encode()
     write_atomically(folder / RUN_RECIPE, content, private=True)  # it names the gold annotators
 
 
@@ -541,7 +548,7 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-def _plain(keys: Json) -> Json:
+def _as_json(keys: Json) -> Json:
     """Convert the values of a recipe or of facts to types of JSON."""
     plain: Json = json.loads(json.dumps(keys, default=str))
     return plain

@@ -55,16 +55,16 @@ def load_policy(
         return load_model(recipe.model.model_name_or_path, recipe.model)
     folder = Path(recipe.output_dir) / "reference"
     with lock_by_first(folder):
-        kept = kept_reference(recipe, train, args, responses)
+        kept = find_reference(recipe, train, args, responses)
         model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
         if not kept:
-            pairs = _pairs(train, responses, model, tokenizer, args)
-            facts = reference_facts(recipe, train, args, responses)
-            model = _fitted(model, tokenizer, pairs, recipe, args, folder, facts, callbacks)
+            pairs = _encode_pairs(train, responses, model, tokenizer, args)
+            facts = describe_reference(recipe, train, args, responses)
+            model = _fine_tune(model, tokenizer, pairs, recipe, args, folder, facts, callbacks)
         return model, tokenizer
 
 
-def kept_reference(
+def find_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Path | None:
     """Return the folder of the supervised reference in ``output_dir``; None if it does not exist."""
@@ -73,7 +73,7 @@ def kept_reference(
         return None
     require_undamaged(folder)
     before = read_seal(folder / RUN_SEAL).get("facts", {})
-    if changes := describe_changes(before, reference_facts(recipe, train, args, responses)):
+    if changes := describe_changes(before, describe_reference(recipe, train, args, responses)):
         raise ConfigError(
             f"{folder} was trained with other settings: {'; '.join(changes.values())}. "
             "Change them back, or choose another output_dir"
@@ -91,7 +91,7 @@ def require_undamaged(
         )
 
 
-def reference_facts(
+def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Json:
     """Return the facts of a supervised reference. All runs that share the reference must have the same facts."""
@@ -115,7 +115,7 @@ def reference_facts(
     return as_in_json
 
 
-def _pairs(
+def _encode_pairs(
     train: Judgments,
     responses: Sequence[str] | None,
     model: PreTrainedModel,
@@ -135,7 +135,7 @@ def _pairs(
     return pairs
 
 
-def _fitted(
+def _fine_tune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: list[Pair],
@@ -185,7 +185,7 @@ def _fitted(
     return load_weights(folder / "model", dtype=model.dtype)
 
 
-def majority_responses(judgments: Judgments) -> list[str]:
+def choose_majority_responses(judgments: Judgments) -> list[str]:
     """Return the response that most annotators chose, for each comparison; the earliest vote decides a tie."""
     side = np.where(judgments.majority() > 0, "response_a", "response_b")
     frame = judgments.comparisons
