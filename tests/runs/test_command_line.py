@@ -123,7 +123,7 @@ def test_train_evaluate_and_report(tmp_path, caplog):
     assert "pooled" in page.read_text() and "length" in page.read_text()
     question = json.loads((folders[0] / "readouts.json").read_text())["answers"][0]["prompt"]
     compare = "badpo train --config pooled-s3/config.yaml --compare</code> trains"
-    told = [page.read_text().find(text) for text in ("mean tokens", ">Findings<", compare, question)]
+    told = [page.read_text().find(text) for text in (compare, "mean tokens", ">Findings<", question)]
     assert told[0] > -1 and told == sorted(told)
     assert badpo("report", runs, "--out", page, "--no-texts").exit_code == 0
     assert question not in page.read_text()
