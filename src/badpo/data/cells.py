@@ -259,7 +259,7 @@ def ids_in(column: pd.Series) -> pd.Series:
 
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
     """Rows in which two columns hold the same text, see `is_same_text`; no row in which the first one is empty."""
-    cells = zip(column.map(cell_key), other.map(cell_key), strict=True)
+    cells = zip(map(cell_key, column), map(cell_key, other), strict=True)
     return (
         pd.Series([*itertools.starmap(is_same_text, cells)], column.index, dtype=bool) & column.notna()
     )

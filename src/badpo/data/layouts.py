@@ -27,6 +27,7 @@ from badpo.data.cells import (
     are_votes,
     as_ids,
     as_numbers,
+    as_objects,
     as_ratings,
     cell_key,
     clearest_votes,
@@ -568,22 +569,23 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
     The column has a tick, an order such as ``BA`` or ``[1, 0]``, or the answer that stood in the place that its name
     says, as ``left_is``.
     """
-    # of a list as of a text only the letters and digits count; texts are known by their beginning
-    is_short = few_labels(column[:MANY_ROWS].map(str)) != []
-    shown = few_labels(column.map(str)) if is_short else []
-    forms = {cell: re.sub(r"\W", "", cell) for cell in shown}
-    forms = {cell: form if len(form) == 2 else cell for cell, form in forms.items()}
-    cells = column.map(str).map(forms).where(column.notna(), None)
+    # of a list as of a text only the letters and digits count
+    texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
+    cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)
+    forms = {cell: re.sub(r"\W", "", cell) for cell in labels}
+    forms = {cell: form if len(form) == 2 else cell for cell, form in forms.items()}
+    cells = ids_in(cells).map(forms) if labels else column
+    labels = [*dict.fromkeys(forms.values())]
     if len(labels) == 2 and (orders := columns_of_orders(labels)):
-        return (ids_in(cells) == orders[0][1]).to_numpy(dtype=bool)
+        return (cells == orders[0][1]).to_numpy(dtype=bool)
     if any(map(_EXCHANGED.fullmatch, words)):
         return _ticked(column)
     first = [word in SIDES for word in words if (word in SIDES or word in SECONDS) and word.isalpha()]
     sides = {label: (side_of(label) or ("",))[0] for label in labels}
     if len(first) != 1 or not all(map(_OF_PLACES.fullmatch, words)) or {*sides.values()} != {"a", "b"}:
         return np.zeros(len(column), dtype=bool)
-    return (ids_in(cells).map(sides) == "ab"[first[0]]).to_numpy(dtype=bool)
+    return (cells.map(sides) == "ab"[first[0]]).to_numpy(dtype=bool)
 
 
 def _with_names_of_places(table: Table) -> Table:

@@ -585,27 +585,17 @@ def _read_excel(path: Path) -> Table:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
-    header = max(sheets[title][:_FIRST_ROWS], key=_n_known, default=[])
-    at = {
-        name: next((i for i, row in enumerate(rows[:_FIRST_ROWS]) if {*row} == {*header}), -1)
-        for name, rows in sheets.items()
+    framed = {
+        name: _framed(path, rows, range(1, len(rows) + 1), []) for name, rows in sheets.items() if rows
     }
-    alike = [name for name in sheets if at[name] >= 0 and _n_known(header) > 1]
-    if len(alike) < 2:
+    if _n_known([*map(str, framed[title].frame)]) < 2:
         return _one_of_sheets(path, sheets, title)
-    told = [f"{len(alike)} sheets of {len(sheets)}"]
-    if others := [f'"{name}"' for name in sheets if name not in alike]:
-        told = [f"{told[0]} (not {listed(others)}, which have other columns)"]
-    of_people = _name_people(alike, header)
-    told += ["the name of each sheet as its annotator"] * of_people
-    rows, lines = [[*header, "sheet", *["annotator"] * of_people]], [at[title] + 1]
-    for name in alike:
-        order = [sheets[name][at[name]].index(cell) for cell in header]
-        rows += [
-            [*(row[i] for i in order), name, *[name] * of_people] for row in sheets[name][at[name] + 1 :]
-        ]
-        lines += range(at[name] + 2, len(sheets[name]) + 1)
-    return _framed(path, rows, lines, told)
+    alike = {name: table for name, table in framed.items() if {*table.frame} == {*framed[title].frame}}
+    if len(alike) < 2 or (stacked := _stacked(path, alike)) is None:
+        return _one_of_sheets(path, sheets, title)
+    others = [f'"{name}"' for name in sheets if name not in alike]
+    what = f"sheets not read, which have other columns: {listed(others)}"
+    return stacked.noted("N102", what) if others else stacked
 
 
 def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str) -> Table:
@@ -642,13 +632,24 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
         return None
     of_people = _name_people(names.values(), columns)
     frames = [
-        table.frame[columns].assign(**{"annotator": names[name]} if of_people else {})
+        table.frame[columns].assign(
+            sheet=names[name], **({"annotator": names[name]} if of_people else {})
+        )
         for name, table in tables.items()
     ]
+    lines = [table.lines for table in tables.values() if table.lines is not None]
+    at = np.concatenate(lines) if len(lines) == len(tables) else None
     what = f"{counted(len(tables), 'table')} with the same columns read as one"
     what += ", the name of each table as its annotator" * of_people
     dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
-    return Table(pd.concat(frames, ignore_index=True), str(path), dropped=dropped).noted("N102", what)
+    notes: list[Problem] = []
+    for note in itertools.chain(*(table.notes for table in tables.values())):
+        # without the name of a file, which may be a person's
+        if (of_all := replace(note, where=str(path))) not in notes:
+            notes.append(of_all)
+    frame = pd.concat(frames, ignore_index=True)
+    table = Table(frame, str(path), at, dropped=dropped, notes=tuple(notes))
+    return table.noted("N102", what)
 
 
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
