@@ -14,7 +14,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.results.audit_findings import attribute_findings
 from badpo.results.audit_page import shareable
-from bench.audited_pools import people, table_of
+from bench.audited_pools import build_table, people
 from bench.simulated_pools import Pool, draw_votes
 from tests.auditing.planted import COLUMNS as OF_VOTES
 from tests.auditing.planted import LONG, SHORT, votes
@@ -103,7 +103,7 @@ def test_anchors_make_leans_absolute_unless_they_vote_at_random():
     """Annotator 0 has no bias; an annotator who votes at random has none either, but says nothing about merit."""
     of = Pool(1500, 10, spread=0.4, mean=0.9, n_gold=1)
     drawn = draw_votes(of, np.random.default_rng(0))
-    table, gold = table_of(drawn, of), people(10)[0]
+    table, gold = build_table(drawn, of), people(10)[0]
     result = audit(table, [ATTRIBUTE], anchors=[gold])
     entry = result.summary["pool"]["x"]
     assert entry["absolute"] and "1 annotator" in entry["absolute_why"] and "W418" not in codes(result)
@@ -359,7 +359,7 @@ def test_classes_that_may_differ_in_reliability_are_not_said_to_differ_in_bias_a
 def test_reliability_is_shrunk_toward_the_mean_of_a_class():
     """The true means are 0.46 and 1.54; toward the mean of all annotators, 1, a part of this would be lost."""
     pool = Pool(900, 24, mean=0.0, classes=(12, 12), class_care=0.3)
-    table = table_of(draw_votes(pool, np.random.default_rng(0)), pool)
+    table = build_table(draw_votes(pool, np.random.default_rng(0)), pool)
     apart, together = (
         audit(each, [ATTRIBUTE]).annotators.set_index("annotator")["care"].reindex(people(24))
         for each in (table, table.drop(columns="annotator_class"))

@@ -7,14 +7,14 @@ from badpo.attributes import Column, Length, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.marginal import overlap_needed
 from badpo.results.audit_page import audit_html, people_html, shareable
-from bench.onevote_pools import CELLS, OneVotePool, drawn
+from bench.onevote_pools import CELLS, OneVotePool, draw_table
 from tests.auditing.planted import votes
 
 X = Column("x", a="x_a", b="x_b")
 
 
 def table_of(pool: OneVotePool, seed: int = 0):
-    return drawn(pool, np.random.default_rng(seed))[0]
+    return draw_table(pool, np.random.default_rng(seed))[0]
 
 
 def codes(result):

@@ -7,7 +7,7 @@ from scipy import stats
 from badpo.estimation.gold_annotators import PROBIT, _gold_line
 from badpo.estimation.reliability import STEEPEST, Reliability
 from badpo.theory.summaries import Interval
-from bench.audited_pools import CELLS, audited
+from bench.audited_pools import CELLS, measure_audit
 
 
 def test_merit_and_reliability_of_gold_annotators_are_averaged_over_together():
@@ -37,7 +37,7 @@ def test_merit_and_reliability_of_gold_annotators_are_averaged_over_together():
     ],
 )
 def test_random_responders_and_unreliable_gold_annotators_bias_nobody(name, is_told):
-    found = [audited(CELLS[name].pool, np.random.default_rng([6, seed])) for seed in range(4)]
+    found = [measure_audit(CELLS[name].pool, np.random.default_rng([6, seed])) for seed in range(4)]
     for figure, least in {"coverage": 0.9, "posterior_coverage": 0.9, "level": 0.75}.items():
         assert np.mean([each[figure] for each in found]) >= least, figure
     assert np.mean([each["false"] for each in found]) <= 0.25
@@ -46,7 +46,7 @@ def test_random_responders_and_unreliable_gold_annotators_bias_nobody(name, is_t
 
 def test_gold_annotators_as_reliable_as_the_others_leave_biases_known():
     found = [
-        audited(CELLS["gold annotators 6 of 12"].pool, np.random.default_rng([6, seed]))
+        measure_audit(CELLS["gold annotators 6 of 12"].pool, np.random.default_rng([6, seed]))
         for seed in range(4)
     ]
     assert np.mean([each["found"] for each in found]) > 0.3 and not any("W418" in each for each in found)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -517,6 +517,101 @@ def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) ->
     return records
 
 
+# -- rows of audit.json ------------------------------------------------------------------------------------------
+
+
+class TauRow(TypedDict):
+    """Between-annotator standard deviation with its 95 % confidence interval; NaN and None if tau is not known."""
+
+    tau: float
+    tau_ci: list[float | None]
+
+
+class GroupRow(TauRow):
+    """A group of annotators that votes do not connect with other groups: annotators, people, and tau."""
+
+    n: int
+    n_people: int
+
+
+class GraphRow(TypedDict):
+    """Number and largest sizes of the groups, and number of annotators outside of all groups."""
+
+    n: int
+    sizes: Ints
+    outside: int
+
+
+class StatusCounts(TypedDict):
+    """Share of informative judgments, annotators by status, and people with an estimate."""
+
+    informative_share: float | None
+    n_estimated: int
+    n_insufficient: int
+    n_no_information: int
+    n_separated: int
+    n_people_told: int
+
+
+class SharedBiasRow(TypedDict):
+    """Shared bias with its confidence intervals, its annotators and people, and whether and why it is known."""
+
+    level: float
+    level_ci: list[float] | None
+    level_ci_beyond: list[float] | None
+    n_level: int
+    n_people_level: int
+    absolute: bool
+    absolute_why: str
+
+
+class SumRow(TypedDict):
+    """Pooled sum of bias and merit with its confidence interval, votes, and votes that would separate the two."""
+
+    log_odds: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    beside_models: bool
+    needed: int
+
+
+class PoolRow(StatusCounts, TauRow, SharedBiasRow):
+    """Estimates of the pool for one attribute: the part ``pool`` of audit.json, which `docs/audit.md` explains."""
+
+    components: int
+    n_flagged: int
+    is_beside_care: bool
+    unit: float
+    most_units: float
+    reliability: float
+    refused: dict[str, str]
+    caveat: str
+    equal_leans_p: float
+    is_divided: bool
+    groups: list[GroupRow]
+    classes: list[Json]
+    class_test_p: float | None
+    recommendation: str
+    recommendation_reason: str
+    sum: SumRow | None
+
+
+class ReliabilityRow(TypedDict):
+    """Test of equal reliability, its between-annotator standard deviation, counts, and the use of reliability."""
+
+    p_value: float
+    spread: float
+    n_told: int
+    n_flagged: int
+    is_used: bool
+    is_unknown: bool
+    is_hardly_known: bool
+    why: str
+    has_camps: bool
+    is_by_models: bool
+
+
 # -- everything together -----------------------------------------------------------------------------------------
 
 
@@ -531,7 +626,7 @@ class AnnotatorEstimates:
     biases: BiasEstimates
     shrunken_biases: list[ShrunkenBiases]
     table: pd.DataFrame
-    pool: Json
+    pool: dict[str, PoolRow]
     checks: Json
     class_doubts: Sequence[str]
     camps: Camps
@@ -580,15 +675,13 @@ def estimate_annotators(
     camps = _test_camps(design, table) if has_identities else Camps(np.nan, np.nan, np.nan)
     if camps.are_found:
         table["flag_care"] = False
-    reliability_row = (
-        _build_reliability_row(
-            design, reliability, bool(lines) and not reliability.unknown, table, camps, sums
-        )
-        if has_identities
-        else {}
-    )
-    is_open = any(reliability_row.get(name) for name in ("is_unknown", "is_hardly_known"))
-    pool, graphs = {}, {}
+    reliability_row, is_open = None, False
+    if has_identities:
+        is_used = bool(lines) and not reliability.unknown
+        reliability_row = _build_reliability_row(design, reliability, is_used, table, camps, sums)
+        is_open = reliability_row["is_unknown"] or reliability_row["is_hardly_known"]
+    pool: dict[str, PoolRow] = {}
+    graphs: dict[str, GraphRow] = {}
     for j, name in enumerate(design.attributes):
         shrunken, comparison = shrunken_biases[j], classes[j]
         graphs[name], groups = _find_groups(design, biases, j)
@@ -627,14 +720,14 @@ def estimate_annotators(
                 sums,
                 needs_reliability and bool(reliability.unknown),
             ),
-            "sum": sums and _build_sum_row(sums, j),
+            "sum": None if sums is None else _build_sum_row(sums, j),
         }
     checks = {
         "assignment": asdict(sums.assignment) if has_identities and sums is not None else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graphs},
         "anchors": _build_anchors_row(design, anchored, options) if anchored.any() else None,
-        "care": reliability_row or None,
+        "care": reliability_row,
     }
     if sums is not None:
         # comparisons have one annotator, so there are no majorities
@@ -651,7 +744,7 @@ def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -
     )
 
 
-def _build_sum_row(sums: Sums, j: int) -> Json:
+def _build_sum_row(sums: Sums, j: int) -> SumRow:
     """The pooled sum of bias and merit of one attribute with its interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
@@ -670,7 +763,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
     return bool(shrunken.tau_high <= WIDEST_TAU)
 
 
-def build_tau_row(shrunken: ShrunkenBiases) -> Json:
+def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
     """Tau with its 95 % confidence interval; NaN and None if tau is not known."""
     is_known = has_known_tau(shrunken)
     return {
@@ -727,7 +820,7 @@ def _build_reliability_row(
     table: pd.DataFrame,
     camps: Camps,
     sums: Sums | None,
-) -> Json:
+) -> ReliabilityRow:
     """Test whether annotators are equally reliable, and report how much they differ and whether biases are adjusted."""
     has_voted, p_value = design.n_votes > 0, equal_reliability_p_value(design.reliability_votes)
     is_hardly_known = reliability.n_votes[has_voted].mean() < FEW_EQUAL
@@ -799,13 +892,13 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     ]
 
 
-def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[Json, list[Json]]:
+def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[GraphRow, list[GroupRow]]:
     """Sizes of the groups that votes do not connect, and tau within each large group if there are several."""
     component = pd.Series(biases.component[:, j])
     sizes = component[component >= 0].value_counts()
     outside = (component[design.n_votes > 0] < 0).sum()
-    graph = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
-    large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
+    graph: GraphRow = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
+    large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], list[GroupRow]()
     estimates = _usable_estimates(biases)[:, :, j]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
         is_member = biases.component[:, j] == group
@@ -815,7 +908,7 @@ def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[Json, l
     return graph, rows
 
 
-def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> Json:
+def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCounts:
     """Number of annotators with each status, and number of people with an estimate."""
     status = pd.Series(biases.status[:, j], dtype=object)
     people_status = status[design.is_person]
@@ -838,7 +931,7 @@ def _build_shared_bias_row(
     n_anchors: int,
     sums: Sums | None,
     is_reliability_unknown: bool,
-) -> Json:
+) -> SharedBiasRow:
     """Mean bias with two intervals: for these annotators on other comparisons, and for a population of annotators."""
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known

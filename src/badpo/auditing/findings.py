@@ -77,7 +77,8 @@ def check_votes(
         "nothing; the audit counts every vote once",
     )
     is_marginal = estimates.biases.quality == "marginal"
-    needed = max((pool["sum"]["needed"] for pool in estimates.pool.values() if is_marginal), default=0)
+    sums = [pool["sum"] for pool in estimates.pool.values()]
+    needed = max((row["needed"] for row in sums if row is not None), default=0)
     findings.where = "checks.estimator"
     findings.add(
         "W411",
