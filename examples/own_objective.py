@@ -1,4 +1,4 @@
-"""A loss of your own, in which unlikely votes count less: python examples/own_objective.py MODEL [votes.csv]."""
+"""Train with your own loss, in which unlikely votes count less: python examples/own_objective.py MODEL [votes.csv]."""
 
 import sys
 
@@ -10,13 +10,13 @@ from badpo.objective.objectives import VoteWeights
 
 
 class Bounded(VoteWeights):
-    """A vote costs (1 - p^q) / q, with p its probability: bounded, so that no careless vote pulls hard."""
+    """The loss of a vote with probability p is (1 - p^q) / q. It is bounded, so random votes have a small effect."""
 
     def __init__(self, q: float = 0.7):
         self.q = q
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """With q near 0 the loss of BA-DPO; with q = 1 one minus the probability of the vote."""
+        """Return the loss of each vote; with q near 0 it is BA-DPO's loss, and with q = 1 it is 1 - p."""
         log_p = -super().losses(margins, bias_logits, sign)
         return (1 - (self.q * log_p).exp()) / self.q
 

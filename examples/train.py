@@ -1,4 +1,4 @@
-"""BA-DPO in place of TRL's DPOTrainer: python examples/train.py MODEL [votes.csv] [folder]."""
+"""Train with BA-DPO instead of TRL's DPOTrainer: python examples/train.py MODEL [votes.csv] [folder]."""
 
 import sys
 
@@ -8,13 +8,13 @@ model = sys.argv[1] if len(sys.argv) > 1 else "Qwen/Qwen2.5-0.5B-Instruct"
 table = sys.argv[2] if len(sys.argv) > 2 else "examples/votes.csv"
 folder = sys.argv[3] if len(sys.argv) > 3 else "runs/train-example"
 
-# what TRL reads as chosen and rejected, with who voted and an attribute that they may lean toward
+# votes of annotators, and an attribute toward which the annotators may be biased
 judgments = Judgments.read(table, attributes="length:ratio=1.5")
 train, held_out = judgments.split(held_out=0.2)
 
 args = BADPOConfig(
     folder,
-    bias="shared_mean",  # one lean that all share and a deviation for each annotator; "none" is DPO
+    bias="shared_mean",  # a shared bias and a deviation for each annotator; "none" is DPO
     batching="grouped",
     max_steps=20,
     per_device_train_batch_size=8,
@@ -25,4 +25,5 @@ trainer.train()
 
 print(trainer.bias.summary()["theta_mean"])
 print({name: value for name, value in trainer.evaluate().items() if "accuracies" in name})
-trainer.save_model()  # an ordinary model: no parameter of any annotator is in it
+trainer.save_model()  # an ordinary model without parameters of annotators
+print(f"next: badpo evaluate {folder}")

@@ -192,8 +192,8 @@ def dot_figure(
             repeats = ", ".join(map(number, mark.repeats))
             ends = interval_text(mark.low, mark.high, number)
             rows.append((name, number(mark.value), ends, mark.n, repeats))
-    told = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    header, *cells = zip(*told, strict=True)
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    header, *cells = zip(*columns, strict=True)
     charts = [(panel.title, dot_plot(panel)) for panel in panels]
     return Figure(title, charts, caption, TextTable(header, cells), marks)
 

@@ -377,8 +377,8 @@ class MeasuredRuns:
     def estimate(self, arm: str, *place: str) -> Estimate | None:
         """Return an arm's estimate over its seeds; None if no run of the arm has the metric."""
         read = {run.seed: run.reading(*place) for run in self.of(arm)}
-        told = {seed: r for seed, r in read.items() if r is not None}
-        found = {seed: r for seed, r in told.items() if math.isfinite(r.estimate)}
+        known = {seed: r for seed, r in read.items() if r is not None}
+        found = {seed: r for seed, r in known.items() if math.isfinite(r.estimate)}
         if not found:
             return None
         values = {seed: reading.estimate for seed, reading in found.items()}
@@ -403,7 +403,7 @@ class MeasuredRuns:
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
                 found.setdefault(one["prompt"], []).append((self.name_of(arm), one["answer"]))
-        return [(prompt, told) for prompt, told in found.items() if len(told) == len(self.arms)]
+        return [(prompt, answers) for prompt, answers in found.items() if len(answers) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
         """Return DPO's shift of a metric from the reference; None if DPO or the reference was not measured.

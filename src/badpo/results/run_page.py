@@ -119,8 +119,8 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
     mean = ("mean", "distance", PAPERS_SHARE)
     groups = [(_with_n(suite, q.symbol, *q.place), rate if q.is_rate else mean) for q in found]
     gaps = [("heldout", name) for name in ("any", *suite.labels)]
-    told = (place for place in gaps if any(suite.estimate(arm, *place) for arm in suite.arms))
-    of_gap = next(told, gaps[0])
+    measured_gaps = (place for place in gaps if any(suite.estimate(arm, *place) for arm in suite.arms))
+    of_gap = next(measured_gaps, gaps[0])
     rows = []
     for arm in suite.arms:
         cells = []
@@ -144,10 +144,12 @@ def arms_side_by_side(suite: MeasuredRuns) -> list[list[str]]:
     if len(groups) == 1:
         return []
     header = ["95 % CI in brackets", *(name for name, _ in groups[:-1])]
-    told = ([(value, ends and f"({ends})") for (value, ends), *_ in cells[:-1]] for _, cells in rows)
+    cells_of_arms = (
+        [(value, ends and f"({ends})") for (value, ends), *_ in cells[:-1]] for _, cells in rows
+    )
     return [
         header,
-        *([arm, *map(" ".join, each)] for (arm, _), each in zip(rows, told, strict=True)),
+        *([arm, *map(" ".join, each)] for (arm, _), each in zip(rows, cells_of_arms, strict=True)),
     ]
 
 
@@ -172,8 +174,8 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
         "Versions": [f"{name} {version}" for name, version in made.packages.items()],
         "Python": [f"{made.python}, {made.platform}".strip(", ")],
     }
-    told = {name: shown(", ".join(values), 2000) for name, values in facts.items()}
-    return [(name, text or "not recorded") for name, text in told.items()]
+    texts = {name: shown(", ".join(values), 2000) for name, values in facts.items()}
+    return [(name, text or "not recorded") for name, text in texts.items()]
 
 
 # -- figures -----------------------------------------------------------------------------------------------------

@@ -193,22 +193,22 @@ def measure(
     content: list[object] = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
     content += [args.encoding, args.max_prompt_length, stage.held_out.fingerprint(), *facts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-    kept = read_json(folder / "readouts.json")
-    if kept.get("measured") == key:
+    readouts_before = read_json(folder / "readouts.json")
+    if readouts_before.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
         # an interrupted call may leave a manifest without the readouts, or an old card
         if "readouts.json" not in read_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
-            write_readouts(folder, kept)
+            write_readouts(folder, readouts_before)
         elif bias is not None:
             write_card(folder)
-        return kept
+        return readouts_before
     what = f"{folder.parent.name}/{folder.name} readouts"
     progress(what, 0.0)
-    told = f"{counted(len(prompts), 'prompt')} answered {'once' if bias is None else 'twice'}"
-    told += f" with at most {stage.decoding.max_new_tokens} tokens"
+    summary = f"{counted(len(prompts), 'prompt')} answered {'once' if bias is None else 'twice'}"
+    summary += f" with at most {stage.decoding.max_new_tokens} tokens"
     if bias is not None:
-        told += f", {counted(stage.judged.n_comparisons, 'held-out comparison')} scored"
-    logger.info("%s: %s", what, told)
+        summary += f", {counted(stage.judged.n_comparisons, 'held-out comparison')} scored"
+    logger.info("%s: %s", what, summary)
     policy = stage.model if bias is None else load_trained(folder, stage).to(args.device)
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
@@ -307,8 +307,8 @@ def evaluate_run(
             "accuracies and tilts of held-out votes may be smaller"
         )
     progress(f"{folder.name}: loading", 0.0)
-    asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
-    stage.prompts, stage.given = tuple(asked["prompt"]), read_template_options(asked)
+    comparisons = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
+    stage.prompts, stage.given = tuple(comparisons["prompt"]), read_template_options(comparisons)
     bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / REFERENCE

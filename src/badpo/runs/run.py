@@ -107,14 +107,14 @@ class Plan:
 
     def lines(self) -> list[str]:
         """Return the plan as text, with one fact on each line."""
-        shared = f" for all {len(self.runs)} runs" * (len(self.runs) > 1)
+        shared = f" for all {len(self.runs)} runs" if len(self.runs) > 1 else ""
+        first = "trained first, " if self.trains_reference else ""
         return [
             *map(str, self.runs),
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"reference   {'trained first, ' * self.trains_reference}scored once{shared}; "
-            f"its values are kept in {self.reference_cache}",
+            f"reference   {first}scored once{shared}; its values are kept in {self.reference_cache}",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
@@ -129,15 +129,15 @@ def plan_run(recipe: Recipe) -> Plan:
     train, held_out = read_judgments(recipe)
     recipe, findings = settle_variant(recipe, train, held_out)
     folders = _map_recipes(recipe)
-    kept = find_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
-    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
+    reference = find_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
+    model, tokenizer = load_model(str(reference or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
     args, judgments = recipe.arguments(), trainer.judgments
     weights = list(trainer.model.parameters())
-    for one in recipe.baselines:  # raises an error for missing data of an objective
-        if one.objective:
-            make_objective(one.objective, judgments, args.seed, args.beta)
+    for baseline in recipe.baselines:  # raises an error for missing data of an objective
+        if baseline.objective:
+            make_objective(baseline.objective, judgments, args.seed, args.beta)
     n_drawn = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
     n_of_epochs = math.ceil(args.num_train_epochs * math.ceil(n_drawn / args.step_size))
     n_steps = args.max_steps if args.max_steps > 0 else n_of_epochs
@@ -150,7 +150,7 @@ def plan_run(recipe: Recipe) -> Plan:
         n_held_out=held_out.n_votes,
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
-        trains_reference=recipe.reference.sft and not kept,
+        trains_reference=recipe.reference.sft and not reference,
         reference_cache=str(args.reference_cache or default_cache()),
         self_tests=tuple(trainer.self_tests),
         findings=(*findings, *trainer.findings),
@@ -184,24 +184,29 @@ def train_run(
     """
     recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             # the folders are locked before the votes are read, so that nobody is forgotten in between
             for place in recipes:
-                held.enter_context(lock_by_first(place))
-            left = _find_unfinished(recipes, resume, allow_changed)
+                locks.enter_context(lock_by_first(place))
+            unfinished = _find_unfinished(recipes, resume, allow_changed)
             progress("reading the votes", 0.0)
             train, held_out = read_judgments(recipe)
-            settled, findings = settle_variant(recipe, train, held_out)
-            if run_folder(settled) != folder:
+            recipe_with_variant, findings = settle_variant(recipe, train, held_out)
+            if run_folder(recipe_with_variant) != folder:
                 logger.info("%s", findings[0])  # without annotators, another variant is trained
-                return train_run(settled, resume, allow_changed, progress)
+                return train_run(recipe_with_variant, resume, allow_changed, progress)
             for finding in findings:
                 level = logging.INFO if finding.severity == "notice" else logging.WARNING
                 logger.log(level, "%s", finding)
             # raises an error before a reference is trained
-            build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
-            recipes[folder] = settled
-            for place, is_begun in left.items():
+            build_bias(
+                train,
+                recipe_with_variant.training["bias"],
+                "zero",
+                recipe_with_variant.training["gold_annotators"],
+            )
+            recipes[folder] = recipe_with_variant
+            for place, is_begun in unfinished.items():
                 trainer = _load_trainer(recipes[place], place, train, held_out, progress)
                 _require_same(recipes, trainer.judgments.fingerprint())
                 command, go_on = (
@@ -214,16 +219,16 @@ def train_run(
     except KeyboardInterrupt as stopped:
         kept = [p if (p / RUN_SEAL).exists() else next(_find_checkpoints(p), None) for p in recipes]
         names = ", ".join(str(place) for place in kept if place)
-        told = f"stopped; kept: {names}; continue with: {_resume_command(recipe)}" if names else ""
-        raise KeyboardInterrupt(str(stopped) or told) from None
+        message = f"stopped; kept: {names}; continue with: {_resume_command(recipe)}" if names else ""
+        raise KeyboardInterrupt(str(stopped) or message) from None
     return folder
 
 
 def _map_recipes(recipe: Recipe) -> dict[Path, Recipe]:
     """Map the run folders of a recipe and its baselines to their recipes."""
-    asked = [recipe, *recipe.baselines]
-    recipes = {run_folder(one): one for one in asked}
-    if len(recipes) < len(asked):
+    all_recipes = [recipe, *recipe.baselines]
+    recipes = {run_folder(each): each for each in all_recipes}
+    if len(recipes) < len(all_recipes):
         raise ConfigError(f"compare names a run twice, or the run {run_folder(recipe).name} itself")
     return recipes
 
@@ -232,7 +237,7 @@ def _resume_command(recipe: Recipe) -> str:
     """Return the command that continues a run and its baselines."""
     words = ["badpo", "train", "--config", str(run_folder(recipe) / RUN_RECIPE), "--resume"]
     named = [one["name"] if len(one) == 1 else json.dumps(one) for one in recipe.keys.get("compare", ())]
-    return shlex.join([*words, *["--compare"] * bool(named), *named])
+    return shlex.join([*words, "--compare", *named] if named else words)
 
 
 def _load_trainer(
@@ -259,22 +264,22 @@ def _find_unfinished(
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
         )
-    left = {}
+    unfinished = {}
     for folder in folders:
         begun = next(_find_checkpoints(folder), None)
         if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
             continue
         if begun and not resume:
-            told = f"{folder} holds an unfinished run ({begun.name}); continue it with --resume"
-            raise ConfigError(f"{told}, or remove it to start again")
-        left[folder] = begun is not None
+            problem = f"{folder} holds an unfinished run ({begun.name}); continue it with --resume"
+            raise ConfigError(f"{problem}, or remove it to start again")
+        unfinished[folder] = begun is not None
     names = " and ".join(map(str, folders))
-    if not left:
+    if not unfinished:
         hold = "holds" if len(folders) == 1 else "each hold"
         raise ConfigError(f"{names} {hold} a finished run; remove it or choose another output_dir")
-    if resume and len(left) == len(folders) and not any(left.values()):
+    if resume and len(unfinished) == len(folders) and not any(unfinished.values()):
         raise ConfigError(f"{names} has no complete checkpoint to resume from; train without --resume")
-    return left
+    return unfinished
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
@@ -287,8 +292,8 @@ def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
         before = {**read_yaml(folder / RUN_RECIPE).values, "compare": None, "votes": votes}
         now = {**_as_json(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
         if changes := describe_changes(before, now):
-            told = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
-            raise ConfigError(f"{told}; change them back, or choose another output_dir")
+            problem = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
+            raise ConfigError(f"{problem}; change them back, or choose another output_dir")
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:

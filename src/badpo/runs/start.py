@@ -55,9 +55,9 @@ def load_policy(
         return load_model(recipe.model.model_name_or_path, recipe.model)
     folder = Path(recipe.output_dir) / "reference"
     with lock_by_first(folder):
-        kept = find_reference(recipe, train, args, responses)
-        model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
-        if not kept:
+        reference = find_reference(recipe, train, args, responses)
+        model, tokenizer = load_model(str(reference or recipe.model.model_name_or_path), recipe.model)
+        if not reference:
             pairs = _encode_pairs(train, responses, model, tokenizer, args)
             facts = describe_reference(recipe, train, args, responses)
             model = _fine_tune(model, tokenizer, pairs, recipe, args, folder, facts, callbacks)
@@ -102,12 +102,12 @@ def describe_reference(
             recipe.model.model_name_or_path, Path(recipe.output_dir)
         )
     at_once = recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
-    told = None if responses is None else json.dumps(list(responses)).encode()
+    encoded_responses = None if responses is None else json.dumps(list(responses)).encode()
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
         **model,
         **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
-        "responses": told and hashlib.sha256(told).hexdigest(),
+        "responses": encoded_responses and hashlib.sha256(encoded_responses).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": at_once * args.gradient_accumulation_steps * args.world_size,
     }
