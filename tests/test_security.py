@@ -7,21 +7,27 @@ import os
 import re
 import socket
 import stat
+import time
 import tomllib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from badpo import Judgments
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.cli.main import app
 from badpo.data.files import seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import _Loader
 from badpo.results.formatting import page_templates
 from badpo.results.run_files import read_run, read_suite
@@ -280,3 +286,49 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
     personal = (".gitignore", "audit.json", "annotators.csv", "annotators.parquet")
     assert modes == {"report.html": 0o666, **dict.fromkeys(personal, 0o600)}
     assert not asked  # also where somebody would have caught the refusal
+
+
+def _wide_table(n_columns: int, name: str, cells: list[str]) -> pd.DataFrame:
+    rows = [[cells[(i * j + j // 7) % len(cells)] for i in range(n_columns)] for j in range(40)]
+    return pd.DataFrame(rows, columns=[name.format(i) for i in range(n_columns)])
+
+
+def _long_table(header: str, cell: str) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"prompt": "p", "response_a": "x" + cell, "response_b": cell + "y z", header: ["a", "b"] * 10}
+    )
+
+
+LEGEND = "1 = A much better, 7 = B much better"
+# each took minutes or hours while the time grew with the square of the length of a text or of the width of a table
+SLOW_TABLES = {
+    "columns of ratings": lambda: _wide_table(300, "col{}", list("1234567")),
+    "columns of texts": lambda: _wide_table(
+        300, "col{}", ["one text is here", "another text is longer"]
+    ),
+    "columns of votes": lambda: _wide_table(200, "Preference {} (" + LEGEND + ")", list("1234567")),
+    "spaces in cells": lambda: _long_table("winner", " " * 100_000),
+    "letters in cells": lambda: _long_table("winner", "a" * 100_000),
+    "a name of spaces": lambda: _long_table("winner" + " " * 100_000 + "x", ""),
+    "a name of sides": lambda: _long_table("Preference (" + "1 = " * 20_000 + ")", ""),
+    "a name that is a legend": lambda: _long_table("Preference (" + "1 = A, " * 20_000 + ")", ""),
+}
+
+
+@pytest.mark.parametrize("table", SLOW_TABLES)
+def test_the_form_of_a_table_exhausts_no_time(table, tmp_path):
+    SLOW_TABLES[table]().to_csv(tmp_path / "votes.csv", index=False)
+    start = time.process_time()
+    with suppress(DataError):
+        Judgments.read(tmp_path / "votes.csv")
+    assert time.process_time() - start < 20
+
+
+def test_a_text_that_a_file_stores_once_for_very_many_rows_is_refused(tmp_path):
+    zeros = pa.array(np.zeros(1_000_000, dtype="int32"))
+    texts = {name: pa.DictionaryArray.from_arrays(zeros, pa.array([text])) for name, text in
+             {"prompt": "p", "response_a": "w " * 20_000, "response_b": "w", "winner": "a"}.items()}  # fmt: skip
+    pq.write_table(pa.table(texts), tmp_path / "votes.parquet", store_schema=False)
+    with pytest.raises(DataError) as refused:
+        Judgments.read(tmp_path / "votes.parquet")
+    assert [problem.code for problem in refused.value.problems] == ["E102"]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from badpo.data.problems import LISTED, DataError, Json, Problem, is_unicode, listed, worst_first
 from badpo.data.vocabulary import (
+    LONGEST_LEGEND,
     MODELS,
     NO,
     PAIR,
@@ -380,6 +381,7 @@ OF_PEOPLE = re.compile(
 _PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
 
 
+_MOST_SIDES = 30  # columns that may be answers or their names, with which others are compared
 _NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|generator|policy")
 
 
@@ -390,6 +392,9 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
+    # each column is compared with each side: the time must not grow with the square of the width of a table
+    if len(sides) > _MOST_SIDES:
+        sides = models[:_MOST_SIDES]
 
     def holds_votes(name: str) -> bool:
         column = frame[name]
@@ -497,6 +502,8 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
         )
 
     pairs = columns_of_sides([*map(str, frame)])
+    if 2 * len(pairs) > _MOST_SIDES:
+        return []
     return [
         pair for pair in pairs if has_word(pair[0], _NAMES_OF_ANSWERS) or all(map(holds_words, pair))
     ]
@@ -525,15 +532,18 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
     """The columns in which each of several people rates the two answers, by what their names have beside the side."""
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
-    words = {form: form.split("_") for form in forms}
-    sides = [(form, i) for form in forms for i, word in enumerate(words[form]) if word in SIDES]
+    used: set[str] = set()
+    # each word of a name may be the side: a name of very many words is none
+    words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
+    sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
     # letters before numbers, and the last word first: people are numbered too
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
-        is_free = "" not in both and {*both}.isdisjoint(itertools.chain(*pairs.values()))
+        is_free = "" not in both and used.isdisjoint(both)
         if is_free and compare_answers(frame, both, 0.0):
             pairs["_".join([*before, *after])] = both
+            used |= {*both}
     number = "rank" if pairs and which_wins(next(iter(pairs.values()))[0]) == "low" else "rating"
     groups = {who: {f"{number}_a": a, f"{number}_b": b} for who, (a, b) in pairs.items()}
     return groups if len(pairs) > 1 else {}

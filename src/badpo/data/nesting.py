@@ -33,7 +33,7 @@ _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
 _LONGEST_LIST = 10_000  # characters of a list in a cell of text
 _MANY_ROWS, _NEARLY_ALL = 1000, 0.9
 _SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
-_VOTES_AS_TEXT = re.compile(r"\s*[^:=,;|\n]{1,40}[:=]\s*[^:=,;|\n]{1,20}(?:[,;|\n]|$)")
+_VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[,;|\n]|$)")
 _TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?)\s*")
 
 
@@ -71,12 +71,16 @@ def opened(name: str, column: pd.Series) -> pd.Series:
 def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
     """A column of texts such as ``Ann: A; Ben: B`` as objects, and of ratings such as ``8 7`` as lists."""
     cells = column.dropna()
+    if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
+        return column
     parts = [part.split(":" if ":" in part else "=") for part in _VOTES_AS_TEXT.findall(first)]
     are_votes = all(
         side_of(value.strip(" ,;|\n")) and math.isnan(number_of(who)) for who, value in parts
     )
     if len(parts) > 1 and are_votes:
-        pairs = cells.map(lambda cell: re.findall(r"\s*([^:=,;|\n]+)[:=]\s*([^:=,;|\n]+)", str(cell)))
+        pairs = cells.map(
+            lambda cell: re.findall(r"\s*+([^:=,;|\n]{1,200}+)[:=]\s*+([^:=,;|\n]{1,200}+)", str(cell))
+        )
         return pairs.map(lambda found: {who: vote.strip() for who, vote in found}).reindex(column.index)
     two = (
         cells.map(lambda cell: _TWO_NUMBERS.fullmatch(str(cell)))

@@ -56,6 +56,7 @@ Recognised = tuple[Table, dict[str, str]]
 
 _MANY_ROWS = 1000
 _LONGEST_QUOTE = 20_000
+_MOST_LEGENDS = 100  # beside a table
 _USUAL_QUESTION = 15  # characters
 _LONGEST_OPTION = 60  # characters
 _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")
@@ -71,7 +72,7 @@ def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
 
     A legend stands beside the table, alone in a column, or in the first row of its column.
     """
-    frame, legends = table.frame, [*table.legends]
+    frame, legends = table.frame, [*dict.fromkeys(table.legends)][:_MOST_LEGENDS]
     of_columns: dict[str, str] = {}
     for name in map(str, frame):
         column = frame[name]

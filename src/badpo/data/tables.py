@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from badpo.data.cells import (
@@ -42,6 +43,7 @@ _LONGEST_CELL = 2**31 - 1
 _BUFFER_BYTES = 2**20
 # Of a file once it is unpacked: so many, and so many times those that it has packed, which no texts exceed.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
+_MOST_BYTES_WRITTEN_OUT = 2**34  # of texts that a parquet file stores once for many rows
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -251,7 +253,19 @@ def _read_parquet(path: Path) -> Table:
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the counts of what an earlier import left out are damaged"
             raise _unreadable(path, what, "import the export again") from error
-        return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
+        content = file.read()
+        _require_bytes_written_out(path, content)
+        return Table(_frame_of_arrow(content), str(path), dropped=dropped)
+
+
+def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
+    """Refuse a file whose repeated texts are stored once, but would take days to read in all of their rows."""
+    texts = [column for column in content.columns if pa.types.is_dictionary(column.type)]
+    chunks = [chunk for column in texts for chunk in column.chunks]
+    sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
+    if sum(size.as_py() or 0 for size in sizes) > _MOST_BYTES_WRITTEN_OUT:
+        what = f"it is too large: more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB if each text is written in each row"
+        raise _unreadable(path, what, "export only the columns that are needed, or split the table")
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:

@@ -6,6 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 _HUMP = re.compile(
@@ -106,9 +107,16 @@ def folded(text: str) -> str:
     >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
     ('response_a', 'response_a', 'worker_id', 'answer_1')
     """
+    return _fold(text) if len(text) > LONGEST_LEGEND else _fold_name(text)
+
+
+def _fold(text: str) -> str:
     bare = without_legend(_OF_CROWD.sub("", text)) or text
     even = _VOWEL_MARKS.sub("", unicodedata.normalize("NFKC", bare))
     return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
+
+
+_fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares each name with each other name
 
 
 def without_legend(name: str) -> str:
@@ -240,7 +248,7 @@ def side_of(label: str) -> tuple[str, str] | None:
     >>> side_of("A is long, and B is short. My final verdict: B"), side_of('{"reason": "A is long", "winner": "tie"}')
     (('b', 'b'), ('tie', ''))
     """
-    if side := _side_of_label(label):
+    if len(label) <= LONGEST_LEGEND and (side := _side_of_label(label)):
         return side
     if _USUAL_LABEL < len(label) < _LONGEST_VERDICT:
         for pattern in _VERDICTS:
@@ -259,7 +267,9 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Numbers and what they mean, as in ``1 = A is better`` and as in ``A is better = 1``."""
+    """Numbers and what they mean, as in ``1 = A is better`` and as in ``A is better = 1``; none in a longer text."""
+    if len(name) > LONGEST_LEGEND:
+        return [], []
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
@@ -787,10 +797,13 @@ def _pairs(
 ) -> list[tuple[str, str]]:
     """Columns of the two sides whose names differ in the word for the side alone."""
     by_form = {form: name for name, form in free.items()}
+    parts = {form: form.split("_") for form in by_form}
     pairs: list[tuple[str, str]] = []
     for first, second in words:
         for form, name in by_form.items():
-            other = "_".join(second if part == first else part for part in form.split("_"))
+            if first not in parts[form]:
+                continue
+            other = "_".join(second if part == first else part for part in parts[form])
             # a number alone is no name, and is a column that nobody named
             is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
             if is_side and other != form and other in by_form:
@@ -806,12 +819,17 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
     >>> columns_of_sides(["quality 1", "quality 2", "Mark A (1 = best)", "Mark B (1 = best)", "note"])
     [('Mark A (1 = best)', 'Mark B (1 = best)'), ('quality 1', 'quality 2')]
     """
+    return [*_pair_sides(tuple(names))]
+
+
+@lru_cache(maxsize=16)  # asked for each column of a table
+def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     # people, questions and columns without a name are numbered too, and answers may be three
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
     pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
     stems = {pair: folded(pair[0]).rpartition("_")[0] for pair in pairs}
-    return [pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")})]
+    return tuple(pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")}))
 
 
 def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
