@@ -4,7 +4,7 @@ Adding the bias b of an annotator to the margin u is the same as subtracting ``b
 log-probability of the chosen response. The trainer therefore shifts the reference and leaves TRL's loss unchanged.
 """
 
-# transformers and trl are not followed by mypy: their classes are untyped
+# mypy does not read transformers and trl, so their classes have no types
 # mypy: disallow-subclassing-any=False
 
 import json

@@ -1,4 +1,4 @@
-"""Small training runs in groups of processes, forked from one process that has imported everything.
+"""Small training runs in groups of processes, which are forked from one process that has imported the libraries.
 
 An import costs more than a tiny run: a test that starts four processes would mostly import.
 """
@@ -36,7 +36,7 @@ FORKS.set_forkserver_preload(["tests.training.groups"])
 
 @dataclass(frozen=True)
 class Options:
-    """What is particular about a run."""
+    """Options of a run."""
 
     batching: str = "random"
     bias: str = "shared_mean"
@@ -60,7 +60,7 @@ class Options:
     logits_at_once: int = 0
 
 
-# Each makes an objective for so many annotators.
+# Functions that make an objective for a number of annotators.
 OBJECTIVES = {
     "votes": lambda n_annotators: VoteWeights(),
     "sampo": lambda n_annotators: SampledTokens(seed=7),
@@ -69,7 +69,7 @@ OBJECTIVES = {
 
 
 class Fault(transformers.TrainerCallback):
-    """What goes wrong at a step: killed, a margin or gradient NaN from then on, theta infinite, or weights moved."""
+    """Cause a fault at a step: kill the process, or make a margin, a gradient, theta or the weights wrong."""
 
     def __init__(self, run: BADPOTrainer, step: int, kind: str):
         self._run = run
@@ -100,7 +100,7 @@ def broken(margins: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def votes(asked: Options) -> pd.DataFrame:
-    """The judgments of a run; every one for the longer response."""
+    """Make the judgments of a run; every judgment is for the longer response."""
     table = tiny.for_the_longer(tiny.votes(n_comparisons=4 if asked.uneven else 24))
     if asked.own_annotators:
         return table.assign(annotator=table["comparison_id"] + " " + table["annotator"])
@@ -108,11 +108,11 @@ def votes(asked: Options) -> pd.DataFrame:
 
 
 def settings(asked: Options) -> dict:
-    """The settings of a run; the step is the same for every number of processes."""
+    """Make the settings of a run; a step has the same judgments for every number of processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     # an uneven step has fewer comparisons than micro-batches, so that some processes get empty ones
     per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
-    # what the shipped configuration says, for processes that no launcher has told
+    # settings of the shipped configuration, for processes without a launcher
     shipped = yaml.safe_load((ROOT / "examples" / "accelerate" / "fsdp2.yaml").read_text())
     sharded = {"fsdp": True, "fsdp_config": shipped["fsdp_config"]} if asked.fsdp and world > 1 else {}
     sizes = dict(per_device_train_batch_size=per_device, per_device_eval_batch_size=3)
@@ -126,7 +126,7 @@ def settings(asked: Options) -> dict:
 
 
 def divide_on_processors() -> None:
-    """Let accelerate apply FSDP2 where there is no GPU: torch can, accelerate asks for a GPU first."""
+    """Let accelerate apply FSDP2 without a GPU, which torch supports but accelerate refuses."""
     original = AcceleratorState.__init__
 
     def with_fsdp(self, *args, fsdp_plugin=None, **kwargs):
@@ -142,7 +142,7 @@ def divide_on_processors() -> None:
 
 
 def multimodal():
-    """A Llava of two layers: text does not go through its vision tower."""
+    """Make a Llava model with two layers; texts do not use its vision tower."""
     sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
     torch.manual_seed(0)
     tokens = dict(vocab_size=64, pad_token_id=0, eos_token_id=1, initializer_range=0.2)
@@ -179,7 +179,7 @@ def train(folder: Path, asked: Options) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Find a free port of this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -188,10 +188,10 @@ def free_port() -> int:
 def run_group(
     n: int, folder: Path, asked: Options, seconds: float = SECONDS
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Train in ``n`` processes, one without a group; how each ended (status or minus a signal), what each printed."""
+    """Train in ``n`` processes; return the status (or minus the signal) and the output of each process."""
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / f"output-{rank}.txt" for rank in range(n)]
-    # what a launcher tells the process of a rank
+    # environment variables that a launcher sets for the process of a rank
     launched = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "ACCELERATE_USE_CPU": "true"}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = []

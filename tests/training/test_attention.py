@@ -1,4 +1,4 @@
-"""Attention over token trees is that of each sequence by itself, and what the plan does not know is refused."""
+"""Attention over token trees equals attention over separate sequences, and unsupported features are refused."""
 
 import copy
 import inspect
@@ -51,7 +51,7 @@ def as_pairs(comparisons):
 
 
 def random_segments(seed):
-    """Comparisons with long and short shared beginnings and with branches of 1 to 25 tokens."""
+    """Make comparisons with long and short shared beginnings and with branches of 1 to 25 tokens."""
     draw, comparisons = np.random.default_rng(seed).integers, []
     for _ in range(12):
         prompt, shared, a, b = (draw(0, 50, draw(1, high)) for high in (20, 15, 25, 25))
@@ -60,7 +60,7 @@ def random_segments(seed):
 
 
 def long_segments():
-    """Segments that are cut into one, two and four blocks."""
+    """Make segments that are cut into one, two and four blocks."""
     draw = np.random.default_rng(0).integers
     lengths = [(60, 150, 40), (3, 5, 110), (30, 200, 10)]
     return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))["segments"]
@@ -89,7 +89,7 @@ def test_each_token_attends_to_its_own_sequence(monkeypatch, segments, width, mo
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_blocks_compute_little_more_than_the_scores_needed():
+def test_blocks_compute_few_unneeded_scores():
     segments = long_segments()
     q_start, q_end, prefix_start, prefix_end = segments.T
     n_query = q_end - q_start
@@ -123,7 +123,7 @@ DECLARED = inspect.signature(attention.varlen_attn)
 
 
 def kernel_stand_in(*args, **options):
-    """What the kernel that torch declares is documented to do: causal with the last query on the last key."""
+    """Simulate the documented kernel of torch: causal attention in which the last query is at the last key."""
     given = DECLARED.bind(*args, **options).arguments
     query, key, value = (given[name] for name in ("query", "key", "value"))
     assert query.dtype == key.dtype == value.dtype
@@ -151,7 +151,7 @@ def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_pr
     expected = plan._attend_rows(*rows, scaling)
     torch.testing.assert_close(plan.attend(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
-        # as rotary embeddings leave them
+        # the precision of queries and keys after rotary embeddings
         output = plan.attend(*rows[:2], rows[2].bfloat16(), scaling)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
@@ -171,7 +171,7 @@ def test_the_kernel_agrees_with_padded_rows_on_cuda():
 
 
 def mixed():
-    """Comparisons with a shared beginning, a prefix, identical responses, one-token responses and a long plain pair."""
+    """Make comparisons with a shared beginning, a prefix, identical responses, one-token responses and a long pair."""
     draw = np.random.default_rng(0).integers
     shared, tail = draw(3, 31, 6), draw(3, 31, 4)
     rows = [
@@ -185,7 +185,7 @@ def mixed():
 
 
 def packed_margins(model, pairs):
-    """Difference of the two responses' log-probabilities, through the tree."""
+    """Compute the difference of the two responses' log-probabilities by the tree attention."""
     pack = move_inputs(packed_comparisons(pairs), CPU)
     logps = _token_logps(model, pack).double()
     sums = logps.new_zeros(len(pairs)).index_add(0, pack["response"], logps)
@@ -193,7 +193,7 @@ def packed_margins(model, pairs):
 
 
 def plain_margins(model, pairs):
-    """The same, by one ordinary forward for each response."""
+    """Compute the same difference by one ordinary forward for each response."""
     sums = torch.stack([tiny.plain_logps(model, *pair).sum() for pair in pairs])
     return sums[0::2] - sums[1::2]
 
@@ -222,11 +222,11 @@ def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
     assert relative(actual, expected) <= TOLERANCE
 
 
-def test_a_pack_outside_of_the_tree_attention_fails_aloud(qwen2):
+def test_a_pack_outside_the_tree_attention_raises_an_error(qwen2):
     for outside in ("sdpa", "eager"):
         with pytest.raises((RuntimeError, ValueError)):
             packed_margins(tiny_model(CONFIGS["qwen2"], outside), mixed())
-    # the tree attention is left before a checkpointed backward pass
+    # the context of the tree attention ends before a checkpointed backward pass
     qwen2.train().gradient_checkpointing_enable({"use_reentrant": False})
     with attention.tree_attention(qwen2):
         margins = packed_margins(qwen2, mixed())
@@ -253,16 +253,16 @@ OTHER_TOKENS = "the plan is for one row of 3 tokens"
         ({"sliding_window": 2}, "a sliding window of 2 tokens on sequences of 3"),
         ({"dropout": 0.1}, "attention dropout of 0.1"),
         ({"is_causal": False}, "attention that is not causal"),
-        # a second row, another query, and the keys of a cache
+        # a second row, a query of another length, and the keys of a cache
         ({"n_rows": 2}, OTHER_TOKENS),
         ({"n_query": 4}, OTHER_TOKENS),
         ({"n_key": 5}, OTHER_TOKENS),
     ],
 )
-def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
+def test_features_that_a_plan_does_not_support_are_refused(qwen2, keywords, named):
     with pytest.raises(ValueError, match=named):
         attention_call(qwen2, **keywords)
-    # keywords that ask for nothing
+    # keywords with neutral values
     nothing = {"softcap": None, "sliding_window": 3, "output_attentions": False, "is_causal": True}
     output, weights = attention_call(qwen2, **nothing, position_ids=torch.arange(3))
     assert output.shape == (1, 3, 4, 8) and weights is None
@@ -287,7 +287,7 @@ def test_unsupported_attention_is_named(configuration, reason):
     assert reason in attention.unsupported_reason(configuration)
 
 
-def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refused():
+def test_a_pack_that_exceeds_a_window_of_the_configuration_is_refused():
     experts = dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
     experts |= dict(shared_expert_intermediate_size=16, layer_types=["sliding_attention"] * 2)
     moe = tiny_model(config("Qwen2Moe", **experts, use_sliding_window=True, sliding_window=20))
@@ -297,7 +297,7 @@ def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refuse
             packed_margins(moe, mixed())
 
 
-def test_left_padded_generation_is_exact_while_attached_and_switched_on(model):
+def test_left_padded_generation_is_exact_inside_the_tree_attention(model):
     ids = torch.tensor([[0, 0, 0, 5, 9], [4, 8, 7, 6, 3]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     model.eval()
@@ -313,7 +313,7 @@ def test_left_padded_generation_is_exact_while_attached_and_switched_on(model):
     assert relative(actual.logits[0][0], unpadded.logits[0][0]) <= TOLERANCE
 
 
-def test_the_attention_is_switched_back_and_leaves_no_trace(qwen2, tmp_path):
+def test_the_context_restores_the_attention_and_is_not_saved(qwen2, tmp_path):
     with pytest.raises(KeyboardInterrupt), attention.tree_attention(qwen2):
         with attention.tree_attention(qwen2):
             pass

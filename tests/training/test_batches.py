@@ -1,4 +1,4 @@
-"""Every judgment once per epoch, comparisons whole, the same steps for any number of processes."""
+"""Steps contain each judgment once per epoch, keep comparisons together and do not depend on the processes."""
 
 import types
 
@@ -41,7 +41,7 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [vote for batch in batches for vote in batch]
 
 
-def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
+def test_the_plan_depends_on_seed_and_epoch_and_contains_each_judgment_once():
     data = judgments()
     plans = {}
     for seed in range(3):
@@ -52,7 +52,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
             assert sorted(flat(list(planned))) == list(range(data.n_votes))
             assert [len(flat(step)) for step in steps(planned, 2)] == [10] * 7 + [2]
             plans[seed, planned.epoch] = str(list(planned))
-    # also the epochs of neighbouring seeds are not each other
+    # the epochs of consecutive seeds differ too
     assert len(set(plans.values())) == 9
     assert str(list(sampler(data, batch_size=10, seed=1))) == plans[1, 0]
     assert str(list(sampler(data, batch_size=10, seed=2, data_seed=1))) == plans[1, 0]
@@ -60,7 +60,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
 
 @pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("size", [1, 7, 12, 1000])
-def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching, size):
+def test_steps_have_each_judgment_once_and_the_requested_size(batching, size):
     rng = np.random.default_rng(5)
     comparison = rng.permutation(np.repeat(np.arange(20) * 3, rng.integers(1, 15, 20)))
     plan = plan_steps(batching, comparison, size, np.random.default_rng(0))
@@ -69,7 +69,7 @@ def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching,
     counts = [len(set(comparison[votes]) if batching == "comparisons" else votes) for votes in plan]
     *whole, last = counts
     assert set(whole) <= {size} and 0 < last <= size
-    # the comparisons in the order in which they come up, each again where others were between its judgments
+    # comparisons in the order of their judgments; a comparison is repeated if its judgments are not consecutive
     seen = comparison[order][np.flatnonzero(np.diff(comparison[order], prepend=-1))].tolist()
     assert seen != sorted(seen)
     assert len(seen) > 100 if batching == "random" else len(seen) == 20
@@ -82,11 +82,11 @@ def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching,
     [
         ({}, 2, 2),
         ({}, 3, 2),
-        # fewer comparisons than micro-batches, of which some are empty
+        # if there are fewer comparisons than micro-batches, some micro-batches are empty
         ({"n_comparisons": 3, "per_comparison": 4}, 2, 4),
     ],
 )
-def test_processes_share_out_every_step_into_parts_of_like_size_with_whole_comparisons(
+def test_processes_divide_each_step_into_parts_of_similar_size_with_whole_comparisons(
     options, world, parts
 ):
     data = judgments(**options)
@@ -106,7 +106,7 @@ def test_processes_share_out_every_step_into_parts_of_like_size_with_whole_compa
 
 
 @pytest.mark.parametrize(("world", "size"), [(1, 4), (2, 3), (3, 5), (40, 2)])
-def test_an_evaluation_has_every_judgment_once_and_as_many_batches_on_each_process(world, size):
+def test_an_evaluation_has_each_judgment_once_and_equally_many_batches_on_each_process(world, size):
     data = judgments(n_comparisons=6, per_comparison=4)
     args = types.SimpleNamespace(world_size=world, per_device_eval_batch_size=size)
     batches = [evaluation_batches(data, args) for args.process_index in range(world)]
@@ -114,7 +114,7 @@ def test_an_evaluation_has_every_judgment_once_and_as_many_batches_on_each_proce
     assert all(len(votes) <= size for mine in batches for votes in mine)
     order = np.concatenate([votes for mine in batches for votes in mine])
     assert sorted(order) == list(range(data.n_votes))
-    # the votes on a comparison stand together, so that it goes through the model once or twice
+    # the votes on a comparison are consecutive, so that the comparison is in one or two micro-batches
     assert (np.diff(data.votes["comparison"].to_numpy()[order]) >= 0).all()
 
 
@@ -122,7 +122,7 @@ def test_an_evaluation_has_every_judgment_once_and_as_many_batches_on_each_proce
 
 
 def two_comparisons() -> Judgments:
-    """Responses with one and with no token in common at their beginning; three votes, the first on the second."""
+    """Make two comparisons with one and with no common first token, and three votes."""
     first = {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home"}
     second = {"prompt": "the ", "response_a": "dog", "response_b": "red red red cat"}
     rows = [
@@ -143,22 +143,22 @@ def batch_of(vote_ids, layout=packed_comparisons) -> dict:
     return ComparisonCollator(encoded(two_comparisons()), REFERENCE, layout)(vote_ids)
 
 
-def test_votes_are_apart_from_comparisons_and_every_scored_token_has_a_reference_value():
+def test_votes_refer_to_comparisons_and_every_scored_token_has_a_reference_value():
     batch = batch_of([2, 1, 0])
     assert batch["vote_index"].tolist() == [2, 1, 0] and batch["comparison"].tolist() == [0, 1, 0]
     assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
     assert batch["annotator"].tolist() == [2, 1, 0]
     assert batch["weight"].tolist() == [2.0, 0.5, 1.0]
     assert batch["delta"].tolist() == [[1.0], [-1.0], [1.0]]  # 3 words to 2 are 1.5 times as many
-    # the cat sat, the two endings without their last token; the, and both responses without their last token
+    # the prompts, and the responses without their last tokens
     assert len(batch["scoring"]["input_ids"]) == (3 + 2 + 1) + (1 + 1 + 4)
-    # the first token of either response to the first prompt is the same one
+    # both responses to the first prompt have the same first token
     packed = [REFERENCE[0][1:], REFERENCE[1][1:], *REFERENCE[2:]]
     for layout, expected in ((packed_comparisons, packed), (padded_rows, REFERENCE)):
         batch = batch_of([0, 1], layout)
         assert batch["reference_logps"].tolist() == np.concatenate(expected).tolist()
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
-        # a comparison without votes
+        # a micro-batch without votes contains the first comparison
         empty = batch_of([], layout)
         assert not any(
             map(len, (empty[name] for name in ("comparison", "sign", "annotator", "vote_index")))

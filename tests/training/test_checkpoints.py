@@ -1,4 +1,4 @@
-"""The files of a run: whole or not there, what a resumed run must share with its checkpoint, what it goes on with."""
+"""Files of a run: complete checkpoints, the facts that a resumed run must share, and resumption."""
 
 import errno
 import json
@@ -51,7 +51,7 @@ def steps(folder: Path) -> list[int]:
     return [int(path.name.split("-")[-1]) for path in list_checkpoints(folder)]
 
 
-def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end_or_not_at_all(tmp_path):
+def test_a_new_folder_replaces_the_old_folder_only_if_it_is_complete(tmp_path):
     with pytest.raises(OSError, match="No space"), whole_folder(tmp_path / "model") as unfinished:
         unfinished.mkdir()
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -65,7 +65,7 @@ def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end_or_not_at_all(
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["model", "model/file"]
 
 
-def test_the_newest_whole_checkpoint_and_why_newer_ones_were_passed_over(tmp_path, monkeypatch):
+def test_the_newest_complete_checkpoint_is_found_with_reasons_for_newer_ones(tmp_path, monkeypatch):
     for step in (2, 4, 8, 9, 10, 11):
         checkpoint(tmp_path, step)
     marker = json.loads((tmp_path / "checkpoint-8" / MARKER).read_text())
@@ -100,7 +100,7 @@ def test_the_newest_whole_checkpoint_and_why_newer_ones_were_passed_over(tmp_pat
         ([4, 6], [], None, [6, 4]),
     ],
 )
-def test_the_newest_whole_checkpoints_are_kept(tmp_path, whole, torn, best, left):
+def test_the_newest_complete_checkpoints_are_kept(tmp_path, whole, torn, best, left):
     for step in whole + torn:
         checkpoint(tmp_path, step, step in whole)
     keep_newest(tmp_path, 2, None if best is None else tmp_path / f"checkpoint-{best}")
@@ -141,7 +141,7 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(saved, tmp_path) -> Path:
-    """A copy of a run with checkpoints of steps 2 and 4."""
+    """Copy a run with checkpoints of steps 2 and 4."""
     return shutil.copytree(saved, tmp_path / "run")
 
 
@@ -194,14 +194,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("options", "told"), CHANGES, ids=lambda given: next(iter(given)))
-def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told):
+def test_a_changed_fact_is_named_and_stops_the_run(tmp_path, options, told):
     before = trainer(tmp_path, **SHORT | (dropping(0.05) if "disable_dropout" in options else {}))
     now = trainer(tmp_path, **SHORT | options)
     found = "; ".join(describe_changes(before.facts, now.facts).values())
     assert all(part in found for part in told.split("|")), found
 
 
-def test_facts_are_what_is_read_back(tmp_path):
+def test_facts_equal_the_facts_of_the_checkpoint(tmp_path):
     run = trainer(tmp_path, **SAVED)
     assert json.loads(json.dumps(run.facts)) == run.facts
     assert set(run.facts) == FACTS
@@ -216,10 +216,10 @@ def test_facts_are_what_is_read_back(tmp_path):
     assert found == {"new": "new was None, is now 2", "old": "old was 1, is now None"}
 
 
-def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypatch, caplog):
+def test_only_the_code_may_change_and_only_if_it_is_allowed(folder, monkeypatch, caplog):
     monkeypatch.setattr(module, "read_package_versions", lambda names: {"torch": "0.0"})
     told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
-    assert told == "beta cannot be allowed to change; only code can"
+    assert told.startswith("allow_changed contains beta;")
     told = refusal(trainer(folder, **SAVED | {"max_steps": 3}), allow_changed=["code"])
     assert "max_steps was 4, is now 3. Restore the old values, or start a new run" in told
     trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
@@ -229,8 +229,8 @@ def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypat
     assert "pseudonym key was" in told and "Copy the key of the machine that started the run" in told
 
 
-def test_a_run_goes_on_for_longer_from_a_checkpoint_named_as_trl_names_it(tmp_path, caplog):
-    """The weights are those of a run that had the longer schedule from the beginning, if the rate is constant."""
+def test_a_run_is_extended_from_a_checkpoint_in_the_folder_of_trl(tmp_path, caplog):
+    """With a constant learning rate, the weights equal those of a run with the longer schedule."""
     constant = {"lr_scheduler_type": "constant"}
     short, whole = tmp_path / "short", tmp_path / "whole"
     trainer(short, **SAVED | constant).train()
@@ -245,7 +245,7 @@ def test_a_run_goes_on_for_longer_from_a_checkpoint_named_as_trl_names_it(tmp_pa
     assert longer.state.total_flos == reference.state.total_flos > 0
 
 
-def test_the_log_is_on_the_disk_before_it_is_sealed(tmp_path, monkeypatch):
+def test_the_log_is_flushed_before_the_manifest_is_written(tmp_path, monkeypatch):
     flushed: list[str] = []
     (tmp_path / "log.jsonl").write_text("{}")
     monkeypatch.setattr(module, "flush_to_disk", lambda path: flushed.append(path.name))
@@ -266,12 +266,12 @@ def test_the_log_is_on_the_disk_before_it_is_sealed(tmp_path, monkeypatch):
         (24, 4, VoteWeights, {"peft_config": lora(init_lora_weights="pissa")}),
         (24, 4, lambda: SampledTokens(seed=7), {}),
         (24, 4, lambda: GroupWeights([0, 0, 1, 1, 2], eta=0.5), {}),
-        # nothing is left to do
+        # the resumed checkpoint is the last one
         (24, 8, VoteWeights, {}),
         (24, 8, VoteWeights, {"save_strategy": "epoch"}),
     ],
 )
-def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(
+def test_a_resumed_run_equals_the_uninterrupted_run_bit_by_bit(
     tmp_path, n_comparisons, step, objective, options
 ):
     def prepared(folder):
@@ -282,7 +282,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     run = prepared(whole)
     run.train()
-    # of what was there before, the values of the reference are missing
+    # the resumed run has no cached reference
     shutil.copytree(whole / "checkpoints", resumed / "checkpoints")
     (resumed / "log.jsonl").write_text((whole / "log.jsonl").read_text() + '{"st')
     asked = resumed / "checkpoints" / f"checkpoint-{step}"
@@ -299,8 +299,8 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(
     assert not list(resumed.rglob("of another future"))
 
 
-def test_a_damaged_later_checkpoint_does_not_cost_the_one_that_was_resumed(folder):
-    """It is of a later step: kept as the newest of one, it would have every new one deleted."""
+def test_a_damaged_later_checkpoint_is_deleted_and_the_resumed_one_is_kept(folder):
+    """If the damaged checkpoint counted as the newest one, each new checkpoint would be deleted."""
     newest = folder / "checkpoints" / "checkpoint-4"
     (newest / "model.safetensors").write_bytes(b"torn")
     options = SAVED | dict(save_steps=1, save_total_limit=1)
@@ -309,7 +309,7 @@ def test_a_damaged_later_checkpoint_does_not_cost_the_one_that_was_resumed(folde
     assert find_damage(newest) is None
 
 
-def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
+def test_an_incomplete_checkpoint_of_a_killed_process_is_replaced(tmp_path):
     stale = tmp_path / "checkpoints" / "checkpoint-2"
     stale.mkdir(parents=True)
     (stale / "adapter_model.safetensors").write_bytes(b"of another run")
@@ -319,7 +319,7 @@ def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
         trainer(tmp_path, **SAVED).train()
 
 
-def test_when_nothing_is_whole_every_reason_is_told(folder):
+def test_without_a_complete_checkpoint_all_reasons_are_reported(folder):
     first, second = (folder / "checkpoints" / f"checkpoint-{step}" for step in (2, 4))
     (first / "optimizer.pt").write_bytes(b"")
     (second / MARKER).unlink()
@@ -330,7 +330,7 @@ def test_when_nothing_is_whole_every_reason_is_told(folder):
     assert "best is not a checkpoint of a run; give a folder" in refusal(run, str(folder / "best"))
 
 
-def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
+def test_the_initial_values_of_a_new_adapter_follow_the_seed(tmp_path):
     runs = []
     for n in (3, 5):
         torch.rand(n)
@@ -342,7 +342,7 @@ def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
     ("at", "told", "saved"),
     [("before", "", []), ("while", "stopped after step 1; resume with: badpo train --resume", [1])],
 )
-def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at, told, saved):
+def test_sigterm_saves_a_checkpoint_after_training_has_started(tmp_path, at, told, saved):
     class Told(TrainerCallback):
         def on_step_begin(self, *args, **kwargs):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""BADPOConfig: TRL's defaults, the values that are fixed, and what it refuses."""
+"""BADPOConfig: defaults of TRL, fixed values and refused values."""
 
 import dataclasses
 import warnings
@@ -24,7 +24,7 @@ def arguments(tmp_path, **values) -> BADPOConfig:
     return BADPOConfig(str(tmp_path / "run"), use_cpu=True, **values)
 
 
-def test_defaults_are_those_of_trl():
+def test_defaults_equal_the_defaults_of_trl():
     ours, theirs = (
         {field.name: field.default for field in dataclasses.fields(kind)}
         for kind in (BADPOConfig, DPOConfig)
@@ -35,7 +35,7 @@ def test_defaults_are_those_of_trl():
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
-def test_trls_own_values_and_bf16_on_a_cpu_are_taken(tmp_path):
+def test_values_of_trl_and_bf16_on_a_cpu_are_accepted(tmp_path):
     given = dict(padding_free=True, dataset_num_proc=4, warmup_ratio=0.1, seed=np.int64(3))
     neutral = dict(loss_type="sigmoid", truncation_mode="keep_start", f_divergence_type="reverse_kl")
     args = arguments(tmp_path, **given, **neutral, precompute_ref_log_probs=True)
@@ -47,7 +47,7 @@ def test_trls_own_values_and_bf16_on_a_cpu_are_taken(tmp_path):
     assert dataclasses.make_dataclass("Own", fields, bases=(BADPOConfig,))(use_cpu=True).who is None
 
 
-def test_trackers_are_told_no_token_no_place_and_not_who_is_gold(tmp_path):
+def test_trackers_get_no_token_no_path_and_no_gold_annotators(tmp_path):
     asked = {"token": "hf_secret", "cache_dir": str(tmp_path / "hub")}
     gold = dict(gold_annotators=np.array(["person 1", 7, "person 1"], dtype=object))
     args = arguments(tmp_path, model_init_kwargs=asked, hub_token="hf_secret", **gold)
@@ -62,7 +62,7 @@ def test_fixed_values_stay_fixed(tmp_path):
     assert {name: getattr(args, name) for name in FIXED} == FIXED
 
 
-def test_choices_are_what_there_is():
+def test_choices_equal_the_implemented_values():
     named, nothing = BiasBlock.model_fields["variant"].annotation.__args__
     assert named.__args__ == CHOICES["bias"] == tuple(VARIANTS) and nothing is type(None)
     assert CHOICES["batching"] == BATCHING
@@ -100,14 +100,14 @@ hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hol
 
 
 @pytest.mark.parametrize("case", REFUSALS.strip().splitlines())
-def test_a_value_that_cannot_be_followed_is_refused(tmp_path, case):
+def test_an_unsupported_value_is_refused(tmp_path, case):
     values, message = case.split(" -> ")
     with pytest.raises(ConfigError) as caught:
         arguments(tmp_path, **yaml.safe_load(f"{{{values}}}"))
     assert message in str(caught.value)
 
 
-def test_all_mistakes_are_named_at_once_and_an_unknown_choice_with_the_choices(tmp_path):
+def test_all_errors_are_reported_together_and_an_unknown_choice_with_the_choices(tmp_path):
     with pytest.raises(ConfigError) as caught:
         arguments(tmp_path, beta=-1.0, auto_find_batch_size=True, **dict.fromkeys(CHOICES, "other"))
     said = str(caught.value).splitlines()
@@ -127,7 +127,7 @@ def test_bf16_follows_the_device(tmp_path, monkeypatch, asked, device_has_it, fp
 
 
 def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
-    # an older Trainer has the old name only
+    # an older Trainer has only the old name
     newest = RENAMED["gradient_checkpointing"]
     newest = newest if hasattr(BADPOConfig, newest) else "gradient_checkpointing"
     reentrant = {"use_reentrant": True}

@@ -1,4 +1,4 @@
-"""Token ids: TRL's own for one encoding, written out by hand for the other, and what a limit costs."""
+"""Token ids of both encodings, and the effects of the length limit."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ WHY = [{"role": "user", "content": "Why?"}]
 
 
 def rows_of(form: str) -> list[dict]:
-    """Chosen and rejected responses: one ends with the end-of-text token, one prompt has no space at its end."""
+    """Make chosen and rejected responses: one ends with the end-of-text token, one prompt has no final space."""
     texts = [
         ("the cat ", "sat home and ran", "sat slowly"),
         ("the big red cat ", "ran fast<end>", "ran and ran and ran and ran"),
@@ -54,7 +54,7 @@ def ids_of(rows: list[dict], tokenizer, *limits, **options) -> EncodedComparison
 
 
 def marking_tokenizer() -> PreTrainedTokenizerFast:
-    """Puts a token at the beginning of every text that is not rendered by a template."""
+    """Tokenizer that adds a first token to each text that no template rendered."""
     tokenizer = tiny.tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<unk> $A", special_tokens=[("<unk>", tokenizer.unk_token_id)]
@@ -63,7 +63,7 @@ def marking_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -> list[list]:
-    """Prompt with chosen, prompt with rejected ids as TRL's DPOTrainer trains on them, dropped and cut."""
+    """Token ids of prompts with chosen and rejected responses as TRL's DPOTrainer makes them."""
     trainer = trl_trainer(rows, folder, tokenizer, max_length=max_length)
     kept = list(trainer.train_dataset)
     batch = trainer.data_collator(kept)
@@ -77,7 +77,7 @@ def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -
 @pytest.mark.parametrize("tokenizer", [tiny.tokenizer, marking_tokenizer])
 @pytest.mark.parametrize("max_length", [None, 9])
 @pytest.mark.parametrize("form", ["text", "chat"])
-def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length, tokenizer):
+def test_the_encoding_trl_equals_trl(tmp_path, form, max_length, tokenizer):
     rows = rows_of(form)
     theirs = trl_sequences(rows, tokenizer(), max_length, tmp_path)
     encoded = ids_of(rows, tokenizer(), "trl", max_length)
@@ -96,7 +96,7 @@ def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length, tokenizer):
         ((5, None), [3, 5, 6, 1, 4], [], [], False, [True, True]),
     ],
 )
-def test_paper_encoding_by_hand(limits, prompt, a, b, fits, cut):
+def test_the_encoding_paper_equals_ids_by_hand(limits, prompt, a, b, fits, cut):
     rows = [{"prompt": "the cat", "chosen": "dog ran", "rejected": "sat"}]
     encoded = ids_of(rows, tiny.tokenizer(), "paper", *limits)
     assert [[part.tolist() for part in pair] for pair in encoded.pairs] == [[prompt, a], [prompt, b]]
@@ -105,8 +105,8 @@ def test_paper_encoding_by_hand(limits, prompt, a, b, fits, cut):
 
 @pytest.mark.parametrize("form", ["text", "chat"])
 @pytest.mark.parametrize("limits", [("trl", None, None), ("trl", 8, None), ("paper", 12, 2)])
-def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(limits, form):
-    # with a space at the end of the prompt
+def test_prompts_and_individual_responses_have_the_ids_of_the_comparisons(limits, form):
+    # one prompt ends with a space
     rows, texts = ([r for i, r in enumerate(rows_of(kind)) if i != 2] for kind in (form, "text"))
     tokenizer, (encoding, max_length, limit) = tiny.tokenizer(), limits
     prompts, answers = ([row["prompt"] for row in rows], [row["chosen"] for row in texts])
@@ -118,7 +118,7 @@ def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(limits, fo
         assert all(map(np.array_equal, found, wanted)) and np.array_equal(prompt, wanted[0])
 
 
-def test_what_a_limit_costs_is_counted():
+def test_the_effects_of_the_length_limit_are_counted():
     rows = [
         ("the big red cat ", "ran", "sat"),  # the prompt alone fills the limit
         ("the ", "dog ran fast home", "sat"),  # the signature is cut off a
@@ -150,7 +150,7 @@ def tokenizer_with(**changes) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def test_what_is_missing_or_unknown_is_named_where_it_is_needed():
+def test_missing_tokens_and_unknown_encodings_are_reported():
     silent = tokenizer_with(chat_template=None)
     raising = tokenizer_with(chat_template="{{ raise_exception('only \x1b[2J') }}")
     assert len(ids_of(rows_of("text"), silent, "trl")) == 4
@@ -176,8 +176,8 @@ def test_what_is_missing_or_unknown_is_named_where_it_is_needed():
         (18, 1024, [("E151", "error", "token id 18 ('small') is outside the model's 18 embeddings")]),
     ],
 )
-def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length, found):
-    """Of the model a tokenizer and a configuration are read; no weights are needed."""
+def test_the_problems_of_a_model_with_a_table_are_found(tmp_path, n_embeddings, max_length, found):
+    """The check reads the tokenizer and the configuration of the model, but no weights."""
     tiny.tokenizer().save_pretrained(tmp_path / "model")
     LlamaConfig(vocab_size=n_embeddings).save_pretrained(tmp_path / "model")
     data = Judgments.read(tiny.votes(12, 3))
@@ -191,9 +191,9 @@ def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length
 # -- chat templates of others, and one without an end -----------------------------------------------------------------
 
 
-def test_a_template_without_an_end_is_left(monkeypatch):
+def test_an_endless_template_is_stopped(monkeypatch):
     monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.05)
-    # a machine that is busy for longer would end the tests; the test below this one asks for that end
+    # faulthandler would end the tests on a busy machine; another test checks this end
     monkeypatch.setattr(encoding_module.faulthandler, "dump_traceback_later", lambda *_, **__: None)
     long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     before = set(threading.enumerate())
@@ -205,7 +205,7 @@ def test_a_template_without_an_end_is_left(monkeypatch):
 
 
 @pytest.mark.parametrize("form", ["rows", "stream", "processes"])
-def test_the_trainer_of_trl_leaves_a_template_without_an_end(tmp_path, monkeypatch, form):
+def test_trl_s_trainer_stops_an_endless_template(tmp_path, monkeypatch, form):
     monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.5)
     monkeypatch.setattr(encoding_module.faulthandler, "dump_traceback_later", lambda *_, **__: None)
     long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -228,10 +228,10 @@ def test_the_trainer_of_trl_leaves_a_template_without_an_end(tmp_path, monkeypat
     assert "bounded" not in PreTrainedTokenizerFast.apply_chat_template.__qualname__
 
 
-def test_a_step_that_nothing_can_interrupt_ends_the_process():
+def test_an_uninterruptible_operation_of_a_template_ends_the_process():
     program = (
         "from badpo.training import encoding\nfrom tests import tiny\nencoding._MOST_SECONDS = 0.5\n"
-        # minutes of one step that lets no other thread run
+        # one operation takes minutes and blocks all threads
         "t = tiny.tokenizer()\nt.chat_template = '{{ (3 ** 1000000000) % 7 }}'\n"
         f"encoding.render_chats(t, [{WHY}])\n"
     )

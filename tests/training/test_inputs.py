@@ -1,4 +1,4 @@
-"""What a run starts from: judgments that fit, evaluation data in the terms of the training data, theta, the policy."""
+"""Inputs of a run: judgments that fit the limit, evaluation data, bias terms and models."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def arguments(**options) -> BADPOConfig:
 # -- judgments -------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
+def test_comparisons_that_exceed_the_limit_are_removed_from_votes_and_token_ids():
     frame, tokenizer = tiny.votes(n_comparisons=6), tiny.tokenizer()
     frame.loc[frame["comparison_id"].isin(["c1", "c4"]), "prompt"] = "the " * 30
     data = Judgments.read(frame)
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
         inputs.encode_judgments(data, tokenizer, arguments(max_length=3))
 
 
-def test_evaluation_data_have_the_annotators_numbers_and_the_attributes_of_the_training_data():
+def test_evaluation_data_have_the_annotator_indices_and_attributes_of_the_training_data():
     frame = tiny.votes(n_comparisons=12)
     others = frame.iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
@@ -75,7 +75,7 @@ def test_evaluation_data_have_the_annotators_numbers_and_the_attributes_of_the_t
 # -- theta -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bias_term_is_of_the_annotators_and_attributes_of_its_judgments():
+def test_a_bias_term_has_the_annotators_and_attributes_of_its_judgments():
     data = judgments()
     by_class = inputs.build_bias(data, "class", "zero")
     assert by_class.classes == tuple(dict.fromkeys(data.annotators["annotator_class"]))
@@ -91,7 +91,7 @@ def test_a_bias_term_is_of_the_annotators_and_attributes_of_its_judgments():
         inputs.require_matching_bias(pooled, data, pseudonyms(GOLD))
 
 
-def test_a_warm_start_is_the_offline_estimate_and_the_audits_is_read_on_swap_pairs():
+def test_warm_starts_equal_the_offline_estimate_and_the_estimate_on_swap_pairs():
     rows = []
     for i in range(40):
         answers = ("So.", "So. \U0001f642") if i % 4 == 0 else ("So. \U0001f642", "So.")
@@ -134,7 +134,7 @@ def test_gold_annotators_are_named_by_ids_or_pseudonyms():
         (GOLD, "2 gold annotators have no vote .* differ on markdown"),
     ],
 )
-def test_gold_annotators_that_fix_no_level_are_refused(named, told):
+def test_gold_annotators_that_do_not_identify_the_shared_bias_are_refused(named, told):
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     with pytest.raises(ConfigError, match=told) as raised:
         inputs.find_gold_annotators(data, named)
@@ -142,8 +142,8 @@ def test_gold_annotators_that_fix_no_level_are_refused(named, told):
     assert pseudonyms(["person 1"])[0] not in str(raised.value)
 
 
-def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_not():
-    """Everyone likes long answers by 0.8, the others by 1.2 more: only the 1.2 is a lean."""
+def test_a_warm_start_with_gold_annotators_is_relative_to_them():
+    """Long answers are better by 0.8, and the other annotators add 1.2: only the 1.2 is a bias."""
     rng = np.random.default_rng(0)
     n = 1500
     frame = tiny.votes(n_comparisons=n, n_annotators=8, per_comparison=4)
@@ -163,7 +163,7 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
     assert not pooled[gold].any()
 
 
-def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
+def test_a_warm_start_requires_comparisons_shared_with_gold_annotators():
     frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2)
     frame = frame.drop(columns="annotator_class")
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
@@ -175,7 +175,7 @@ def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
 
 
 @pytest.mark.parametrize("variant", ["pooled", "per_annotator", "shared_mean", "class"])
-def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path, variant):
+def test_the_theta_of_gold_annotators_stays_at_zero_and_other_thetas_move(tmp_path, variant):
     run = trained(tmp_path, bias=variant, gold_annotators=GOLD)
     gold = np.isin(run.bias.annotators, pseudonyms(GOLD))
     theta = run.bias.theta().detach().numpy()
@@ -187,7 +187,7 @@ def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path
 # -- the policy ------------------------------------------------------------------------------------------------------
 
 
-def test_prompt_tuning_is_refused_asked_for_or_already_there():
+def test_prompt_tuning_is_refused_for_new_and_existing_adapters():
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     for model, asked in ((tiny.model(), prompts), (get_peft_model(tiny.model(), prompts), None)):
         with pytest.raises(ConfigError, match="prompt tuning"):
@@ -199,18 +199,18 @@ def test_prompt_tuning_is_refused_asked_for_or_already_there():
 @pytest.mark.parametrize(
     "keywords", [None, {"dtype": "bfloat16"}, '{"dtype": "bfloat16"}', {"torch_dtype": "bfloat16"}]
 )
-def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, keywords):
+def test_a_model_is_loaded_by_name_with_its_keywords_and_by_default_in_fp32(tmp_path, keywords):
     tiny.model().to(torch.bfloat16).save_pretrained(tmp_path)
     loaded = inputs.load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
     assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
 
 
-def test_a_compiled_or_quantised_model_or_reference_is_refused():
-    in_place, quantised = tiny.model(), tiny.model()
+def test_a_compiled_or_quantized_model_or_reference_is_refused():
+    in_place, quantized = tiny.model(), tiny.model()
     in_place.compile()
-    quantised.is_quantized = True
-    for refused in (in_place, torch.compile(tiny.model()), quantised):
-        with pytest.raises(ConfigError, match="^model is (compiled by torch.compile|quantised)"):
+    quantized.is_quantized = True
+    for refused in (in_place, torch.compile(tiny.model()), quantized):
+        with pytest.raises(ConfigError, match="^model is (compiled by torch.compile|quantized)"):
             inputs.load_model(refused, arguments())
-        with pytest.raises(ConfigError, match="^ref_model is (compiled by torch.compile|quantised)"):
+        with pytest.raises(ConfigError, match="^ref_model is (compiled by torch.compile|quantized)"):
             inputs.load_reference(refused, tiny.model(), arguments())

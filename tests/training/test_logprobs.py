@@ -1,4 +1,4 @@
-"""Scores through the attached forward against the model's own."""
+"""The attached scoring forward equals the model's own forward."""
 
 import copy
 
@@ -19,7 +19,7 @@ GPTJ = GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64,
 
 
 def pairs() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Responses of 1 to 12 tokens to three prompts, some with beginnings in common."""
+    """Make responses of 1 to 12 tokens to three prompts, some with common beginnings."""
     rng = np.random.default_rng(0)
     start = rng.integers(5, 60, 8)
     prompts = [rng.integers(5, 60, n) for n in (1, 4, 9)]
@@ -37,7 +37,7 @@ def assert_plain(model, asked, found):
 
 @pytest.mark.parametrize("max_rows", [None, 3, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, max_rows):
+def test_values_and_gradients_equal_cross_entropy(monkeypatch, dtype, max_rows):
     generator, seen = torch.Generator().manual_seed(0), []
     logits = (5 * torch.randn(7, 11, generator=generator)).to(dtype).requires_grad_()
     target, upstream = torch.randint(0, 11, (7,), generator=generator), torch.linspace(-2, 3, 7)
@@ -59,21 +59,21 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, max
     rtol = 1e-6 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(gradient, expected_gradient, rtol=rtol, atol=1e-6)
     assert torch.equal(logits.detach(), before)
-    # what is kept for the backward pass is used up by it
+    # the backward pass overwrites the stored array, so a second one raises an error
     total = logprobs.pick_logps(logits, target).sum()
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
 
 
-def test_segments_stay_where_the_plan_is_made_of_them():
+def test_segments_stay_an_array_on_the_processor():
     inputs = packed_comparisons(pairs()[:2])
     moved = logprobs.move_inputs(inputs, torch.device("meta"))
     assert moved.pop("segments") is inputs["segments"]
     assert {tensor.device.type for tensor in moved.values()} == {"meta"}
 
 
-def test_without_the_keyword_the_forward_is_the_models_own_and_a_deep_copy_runs_its_own_weights():
+def test_without_the_keyword_the_forward_is_unchanged_and_a_deep_copy_uses_its_own_weights():
     own, model = tiny.model(), logprobs.attach(logprobs.attach(tiny.model()))
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(own(input_ids=ids).logits, model(input_ids=ids).logits)
@@ -89,9 +89,7 @@ def test_without_the_keyword_the_forward_is_the_models_own_and_a_deep_copy_runs_
 @pytest.mark.parametrize("budget", [10_000, 30, 1])
 @pytest.mark.parametrize("layout", [packed_responses, padded_rows])
 @pytest.mark.parametrize("tied", [True, False])
-def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
-    monkeypatch, tied, layout, budget
-):
+def test_response_logps_equal_the_plain_forward_within_the_budget(monkeypatch, tied, layout, budget):
     model, asked, fed = tiny.model(tied=tied).train(), pairs(), []
     token_logps = logprobs._token_logps
 
@@ -106,11 +104,11 @@ def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
     assert len(fed) == (1 if budget == 10_000 else len(fed))
     assert max(fed) <= max(budget, *(len(p) + len(r) - 1 for p, r in asked))
     if layout is packed_responses and budget > 1:
-        # singly the responses would need every prompt eight times
+        # separate responses would read each prompt eight times
         assert sum(fed) < sum(len(p) + len(r) for p, r in asked)
 
 
-def test_responses_are_packed_only_where_the_tree_attention_serves():
+def test_responses_are_packed_only_if_the_tree_attention_works():
     adapter = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     adapted = logprobs.attach(get_peft_model(tiny.model(), adapter)).eval()
     rows = [(adapted, packed_responses, pairs()[:2])]

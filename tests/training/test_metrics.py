@@ -1,4 +1,4 @@
-"""The metrics of a step by hand, what processes add up, and runs that stop at what is not finite."""
+"""Metrics by hand, sums over processes, and errors for values that are not finite."""
 
 import math
 import types
@@ -17,9 +17,9 @@ from tests.runs.recipes import log_lines
 from tests.training.groups import Fault
 from tests.training.tiny_runs import judgments, trainer
 
-# two processes that hold the same
+# two processes with the same values
 TWICE = types.SimpleNamespace(reduce=lambda parts, reduction: [2 * part for part in parts])
-# Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5.
+# Four judgments on two attributes; the second attribute differs by 2 and 0.5 in the first two judgments.
 MARGINS, BIAS_LOGITS = torch.tensor([2.0, -1.0, 1.0, 0.0]), torch.tensor([-3.0, 2.0, 0.0, 1.0])
 LOSSES = torch.tensor([0.25, 0.5, 1.0, 9.0])
 INPUTS = {
@@ -31,7 +31,7 @@ INPUTS = {
 
 
 def tally(*parts: slice, threshold: float = 1.0, delta=INPUTS["delta"]) -> Tally:
-    """The sums over parts of the four judgments."""
+    """Add parts of the four judgments to a tally."""
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     attributes = (data.attributes[0], types.SimpleNamespace(name="tone", threshold=threshold))
     found = Tally(replace(data, attributes=attributes), torch.device("cpu"))
@@ -41,10 +41,10 @@ def tally(*parts: slice, threshold: float = 1.0, delta=INPUTS["delta"]) -> Tally
     return found
 
 
-def test_metrics_by_hand_and_a_ratio_over_nothing_is_left_out():
+def test_metrics_by_hand_and_metrics_without_data_are_left_out():
     found = tally(slice(None))
-    # s u is 2, 1, -1, 0: right, right, wrong, and a margin of 0 decides nothing
-    # s (u + b) is -1, -1, -1, 1
+    # s u is 2, 1, -1 and 0; a margin of 0 does not count as correct
+    # s (u + b) is -1, -1, -1 and 1
     assert found.metrics() == {
         "loss": (0.25 + 0.5 + 3 * 1.0) / 5,
         "rewards/margins": (2 + 1 - 1 + 0) / 4,
@@ -63,12 +63,12 @@ def test_metrics_by_hand_and_a_ratio_over_nothing_is_left_out():
     found = tally(slice(1, 2)).metrics()
     assert "rewards/accuracies_same/length" in found
     assert not {"rewards/accuracies_cross/length", "rewards/gap/length"} & set(found)
-    # a difference of the threshold is within it, though 0.3 in 32 bits is more than 0.3 in 64
+    # a difference equal to the threshold counts as the same group, although 0.3 is larger in float32 than in float64
     found = tally(slice(0, 1), threshold=0.3, delta=torch.full((4, 2), 0.3)).metrics()
     assert "rewards/accuracies_same/tone" in found
 
 
-def test_a_step_adds_up_each_in_its_place():
+def test_a_step_adds_up_each_gradient_and_sum():
     found = tally(slice(0, 3))
     theta = [torch.nn.Parameter(torch.zeros(2, 1)), torch.nn.Parameter(torch.zeros(1))]
     theta[0].grad = torch.tensor([[1.0], [2.0]])
@@ -100,7 +100,7 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
 
 
 @pytest.mark.parametrize("kind", ["margin", "gradient", "theta"])
-def test_a_value_that_is_not_finite_stops_the_run_and_names_its_comparison(tmp_path, kind):
+def test_a_value_that_is_not_finite_stops_the_run_with_the_name_of_its_comparison(tmp_path, kind):
     run = trainer(tmp_path, save_strategy="steps", save_steps=1)
     run.add_callback(Fault(run, 3, kind))
     with pytest.raises(NotFiniteError, match=r"^step 3: .*comparisons? .*\bc\d+") as caught:
@@ -113,11 +113,11 @@ def test_a_value_that_is_not_finite_stops_the_run_and_names_its_comparison(tmp_p
     assert "Lower the learning rate" in str(caught.value)
 
 
-def test_the_comparison_the_row_and_the_annotator_are_the_right_ones():
+def test_the_error_names_the_comparison_the_row_and_the_annotator():
     data = judgments(per_comparison=2)
     found, wrong = Tally(data, torch.device("cpu")), torch.tensor([0.0, math.inf, 0.0])
     delta = torch.zeros(3, 1)
-    # in a step of two micro-batches the margin of vote 5, of comparison c2, and the bias logit of vote 2, of c1
+    # in a step with two micro-batches, the margin of vote 5 (comparison c2) and the bias logit of vote 2 (c1) are NaN
     for votes, broken in ([4, 5, 6], (wrong, 0 * delta[:, 0])), ([3, 2, 1], (0 * delta[:, 0], wrong)):
         inputs = {"vote_index": torch.tensor(votes), "delta": delta}
         inputs |= dict.fromkeys(("sign", "weight"), torch.ones(3))
@@ -140,7 +140,7 @@ def test_broken_weights_stop_the_reference_and_an_evaluation(tmp_path):
         run.evaluate()
     with pytest.raises(NotFiniteError, match="^the reference gives 24 comparisons of 24 a log-prob"):
         again.train()
-    # one of the values of one comparison is enough
+    # a single value is sufficient
     values = [np.zeros(2, dtype=np.float32)] * 48
     require_finite_reference(values, judgments())
     values[11] = np.array([0.0, np.nan])

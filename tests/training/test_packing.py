@@ -1,4 +1,4 @@
-"""Every scored token of a layout sees exactly its own sequence, and each shared token is fed once."""
+"""Each scored token of a layout attends to its own sequence, and each shared token is an input once."""
 
 from os.path import commonprefix
 
@@ -19,7 +19,7 @@ from badpo.training.packing import (
     response_trees,
 )
 
-# Three token values only, so that shared beginnings, prefixes and identical responses are common.
+# There are three token values, so that shared beginnings, prefixes and identical responses are frequent.
 token_ids = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
     lambda ids: np.array(ids, dtype=np.int64)
 )
@@ -32,7 +32,7 @@ deterministic = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def scored_contexts(inputs, number):
-    """(context, target) of every scored token of one response of a flat row."""
+    """List (context, target) of each scored token of a response in a flat row."""
     sees, contexts = {}, []
     for q_start, q_end, prefix_start, prefix_end in inputs["segments"]:
         sees |= {t: np.r_[prefix_start:prefix_end, q_start : t + 1] for t in range(q_start, q_end)}
@@ -44,7 +44,7 @@ def scored_contexts(inputs, number):
 
 
 def plain_contexts(pair, first):
-    """The same of a response's tokens from number `first` on, as the plain forward sees them."""
+    """List (context, target) of a response's tokens from number `first` on in a plain forward."""
     sequence = np.concatenate(pair).tolist()
     return [(sequence[:end], sequence[end]) for end in range(len(pair[0]) + first, len(sequence))]
 
@@ -66,7 +66,7 @@ def test_comparisons_share_their_beginning(pairs, scores_shared):
     check_pack(pairs, trees, packed_comparisons(pairs, scores_shared))
     for number, tree in enumerate(trees):
         responses = [response.tolist() for _, response in pairs[2 * number : 2 * number + 2]]
-        # a token is left to each
+        # each response has at least one own token
         n_shared = min(len(commonprefix(responses)), *(len(response) - 1 for response in responses))
         first = 0 if scores_shared else n_shared
         assert tree == [(2 * number, 0, first), (2 * number + 1, n_shared, first)]
@@ -74,7 +74,7 @@ def test_comparisons_share_their_beginning(pairs, scores_shared):
 
 @deterministic
 @given(pair_lists, st.integers(1, 40))
-def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
+def test_trees_contain_each_response_once_within_the_budget(pairs, budget):
     trees = response_trees(pairs, budget)
     check_pack(pairs, trees, plan_pack(pairs, trees))
     check_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))], packed_responses(pairs))
@@ -86,7 +86,7 @@ def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
         assert all(branch.first_scored == branch.n_shared for branch in tree)
 
 
-def test_one_tree_where_responses_fit_and_padded_rows_by_hand():
+def test_responses_share_a_tree_if_they_fit_and_padded_rows_by_hand():
     pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
     assert response_trees(pairs, 4) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
     pairs = [(np.array([5, 6]), np.array([7, 8, 1])), (np.array([5, 6]), np.array([9]))]
@@ -111,7 +111,7 @@ def test_an_empty_part_is_refused(layout):
 
 @deterministic
 @given(st.lists(st.integers(1, 12), max_size=40), st.integers(1, 30), st.integers(1, 6))
-def test_bins_hold_every_item_once_within_a_budget_or_balanced(lengths, token_budget, n_bins):
+def test_bins_contain_each_item_once_within_a_budget_or_balanced(lengths, token_budget, n_bins):
     within, given_number = bin_pack(lengths, token_budget), bin_pack(lengths, n_bins=n_bins)
     for bins in (within, given_number):
         assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
@@ -119,7 +119,7 @@ def test_bins_hold_every_item_once_within_a_budget_or_balanced(lengths, token_bu
     within_loads, loads = ([sum(lengths[i] for i in one) for one in bins] for bins in both)
     for load, members in zip(within_loads, within, strict=True):
         assert load <= token_budget or len(members) == 1
-    # first fit: no two bins could have been one
+    # no two bins fit into one bin
     assert sum(sorted(within_loads)[:2]) > token_budget or len(within) < 2
     assert max(loads) - min(loads) <= max(lengths, default=0)
     assert [len(members) > 0 for members in given_number] == [i < len(lengths) for i in range(n_bins)]

@@ -1,4 +1,4 @@
-"""Real processes give what one gives, divided or not, go on to the same bits, and end together."""
+"""Several processes give the results of one process, resume with identical bits and end together."""
 
 import json
 import math
@@ -32,7 +32,7 @@ slow = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Runs of one process by their options, each made once."""
+    """Cache of runs of one process by their options."""
     return cache(lambda options: succeeded(1, tmp_path_factory.mktemp("one"), options))
 
 
@@ -79,7 +79,7 @@ def evaluations(folder: Path) -> list[dict]:
         (2, Options(fsdp=True, lora=True)),
         (2, Options(fsdp=True, logits_at_once=200)),
         (4, Options(fsdp=True, uneven=True)),
-        # votes that do not divide evenly
+        # the number of votes is not divisible by the number of processes
         (4, Options(evaluate=True)),
         (2, Options(evaluate=True, fsdp=True)),
         (4, Options(evaluate=True, fsdp=True)),
@@ -102,7 +102,7 @@ def test_processes_equal_one(alone, tmp_path, n, options):
 def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, lora, fsdp):
     found = succeeded(2, tmp_path, Options(bf16=True, lora=lora, fsdp=fsdp))
     assert losses(found)[0] == pytest.approx(math.log(2), abs=1e-3)
-    # autocast rounds each product, so that only the order of sums may differ: far below the rounding of bf16
+    # autocast rounds each product, so that only the order of sums differs, which is far below the rounding of bf16
     assert losses(found) == pytest.approx(losses(alone(Options(bf16=True, lora=lora))), rel=1e-4)
 
 
@@ -111,7 +111,7 @@ def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, l
     ("n", "options"),
     [(2, Options()), (4, Options()), (2, Options(fsdp=True)), (2, Options(fsdp=True, lora=True))],
 )
-def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, options):
+def test_killed_and_resumed_processes_equal_uninterrupted_ones_bit_by_bit(tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     succeeded(n, whole, options)
     assert set(run_group(n, cut, replace(options, fault="killed", fault_at=4))[0]) == {-9}
@@ -123,7 +123,7 @@ def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, opt
 
 @slow
 @pytest.mark.parametrize(("rank", "options"), [(0, Options()), (3, Options()), (1, Options(fsdp=True))])
-def test_one_that_dies_ends_all(tmp_path, rank, options):
+def test_the_death_of_one_process_ends_all_processes(tmp_path, rank, options):
     options = replace(options, fault="killed", fault_rank=rank)
     statuses, _ = run_group(4, tmp_path, options, seconds=60)
     assert statuses[rank] == -9
@@ -135,7 +135,7 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
     ("options", "said"),
     [
         (Options(own_weights=True), "the processes start with different values of reference"),
-        # divided weights, where they would stay whole
+        # divided weights were requested, but accelerate would not divide them
         (Options(fsdp=True, as_accelerate_does=True), "fsdp was asked for, but"),
         (Options(fault="weights", fault_at=1), "though the policy is its own reference"),
         (Options(fault="weights", fault_at=1, fsdp=True), "though the policy is its own reference"),
@@ -146,7 +146,7 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
         (Options(fault="theta"), "NotFiniteError: step 3: .*comparison c"),
     ],
 )
-def test_what_is_wrong_on_one_process_stops_all_of_them_alike(tmp_path, options, said):
+def test_an_error_of_one_process_stops_all_processes_with_the_same_message(tmp_path, options, said):
     statuses, outputs = run_group(2, tmp_path, replace(options, fault_rank=1), seconds=60)
     assert statuses == (1, 1), outputs
     told = [text.splitlines()[-1] for text in outputs]
@@ -161,7 +161,7 @@ def test_what_is_wrong_on_one_process_stops_all_of_them_alike(tmp_path, options,
 
 
 def launched(n: int, folder: Path, *options: str, **changes) -> subprocess.Popen:
-    """`badpo train` in ``n`` processes, as accelerate launch starts them."""
+    """Start `badpo train` in ``n`` processes as accelerate launch does."""
     table = tiny.for_the_longer(tiny.votes(n_comparisons=40, n_annotators=6))
     reference = {"sft": True, "num_train_epochs": 1}
     sizes = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4 // n)
@@ -183,9 +183,7 @@ def finished(process: subprocess.Popen) -> str:
 
 @slow
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_rank_that_dies_ends_the_run_with_one_message_and_it_resumes_to_what_one_process_gives(
-    tmp_path, rank
-):
+def test_a_run_whose_rank_died_ends_with_one_message_and_can_be_resumed(tmp_path, rank):
     run, alone = (tmp_path / name / "runs" / "shared_mean-s42" for name in ("two", "one"))
     process = launched(2, tmp_path / "two")
     sealed = run / "checkpoints" / "checkpoint-2" / "complete.json"
@@ -211,7 +209,7 @@ def test_a_rank_that_dies_ends_the_run_with_one_message_and_it_resumes_to_what_o
 
 @pytest.fixture
 def one_of_two(monkeypatch):
-    """As the launcher of two processes would start this one."""
+    """Set the environment of a launcher with two processes."""
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("WORLD_SIZE", "2")
     yield
@@ -230,7 +228,7 @@ OWN = "no module of gloomy weights"
         (RuntimeError(OWN), f"RuntimeError: {OWN}"),
     ],
 )
-def test_one_of_several_says_why_it_ends_and_a_signal_while_ending_changes_nothing(
+def test_a_process_reports_why_it_ends_and_a_later_signal_changes_nothing(
     one_of_two, capsys, error, said
 ):
     def end():
@@ -247,7 +245,7 @@ def test_one_of_several_says_why_it_ends_and_a_signal_while_ending_changes_nothi
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_only_errors_between_processes_are_taken_for_a_lost_one(one_of_two):
+def test_only_connection_errors_mean_a_lost_process(one_of_two):
     lost = ("Connection reset by peer", "NCCL error in: a.cpp, remote process exited or a network error")
     assert all(is_peer_lost(RuntimeError(said)) for said in lost)
     assert is_peer_lost(DistNetworkError("the store is gone"))

@@ -1,4 +1,4 @@
-"""Recipes: what a file says, what it means, and what is said about its mistakes."""
+"""Recipes: keys, presets, overrides and error messages."""
 
 import subprocess
 import sys
@@ -67,7 +67,7 @@ def test_a_recipe_is_read_and_becomes_arguments(tmp_path):
     assert allowed == [False, True]
 
 
-def test_a_trl_file_is_taken_with_notices(tmp_path):
+def test_a_file_for_trl_is_accepted_with_notices(tmp_path):
     flags = ("padding_free: false", "dataset_num_proc: 4", "use_liger_kernel: false", "use_peft: true")
     recipe = read(tmp_path, TRL_FILE + "\n".join([*flags, "lora_r: 32"]), {"attributes": "length"})
     assert (recipe.model.use_peft, recipe.model.lora_r) == (True, 32)
@@ -76,7 +76,7 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
     assert "use_liger_kernel" not in said
 
 
-# What TRL 1.16 documents: its page of the command line, and the head of trl/scripts/dpo.py.
+# Examples of TRL 1.16 from the documentation of its command line and from trl/scripts/dpo.py.
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -86,7 +86,7 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
         ("report_to:\n  none\nlearning_rate:\n  0.0001\n", {"rate": 1e-4}),
     ],
 )
-def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
+def test_documented_files_of_trl_are_accepted(tmp_path, text, told):
     recipe = read(tmp_path, TRL_FILE + text, {"attributes": "length"})
     rate = recipe.arguments(use_cpu=True).learning_rate
     found = {"dtype": recipe.model.init_kwargs["dtype"], "out": recipe.output_dir, "rate": rate}
@@ -97,13 +97,13 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
 
 
 @pytest.mark.parametrize("text", ["5e-7", "5.0e-7", "5E-7", "0.0000005", '"5e-7"'])
-def test_a_small_number_is_a_number_however_it_is_written(tmp_path, text):
+def test_all_spellings_of_a_small_number_are_read_as_a_number(tmp_path, text):
     text = RECIPE.replace("5.0e-7", text) + "warmup_ratio: 0.1\n"
     training = read(tmp_path, text).training
     assert (training["learning_rate"], training["warmup_steps"]) == (5e-7, 0.1)
 
 
-def test_overrides_replace_and_are_named_as_flags(tmp_path):
+def test_overrides_replace_keys_and_errors_name_them_as_options(tmp_path):
     given = {"max_steps": 5, "bias": "shared_mean", "bias.learning_rate": 0.1, "attributes": "length"}
     recipe = read(tmp_path, RECIPE, given)
     expected = {"max_steps": 5, "bias": "shared_mean", "bias_learning_rate": 0.1}
@@ -120,7 +120,7 @@ WITH_ADAPTER = (5e-6, 1e-4, (32, 64, "all-linear"), "bfloat16")
 
 
 @pytest.mark.parametrize("name", ["paper-0.5b", "paper-8b-lora", "paper-7b-lora"])
-def test_presets_hold_the_papers_values(tmp_path, name):
+def test_presets_have_the_values_of_the_paper(tmp_path, name):
     whole = (5e-7, 1e-5, None, "float32")
     rate, supervised_rate, adapter, dtype = WITH_ADAPTER if "lora" in name else whole
     asked = {"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
@@ -137,7 +137,7 @@ def test_presets_hold_the_papers_values(tmp_path, name):
     assert recipe.model.init_kwargs["dtype"] == dtype
 
 
-def test_a_file_replaces_the_presets_values_and_the_resolved_recipe_reads_as_the_same(tmp_path):
+def test_a_file_replaces_values_of_the_preset_and_its_full_recipe_reads_the_same(tmp_path):
     text = "preset: paper-0.5b\nencoding: trl\nmax_prompt_length:\nmax_length: null\n" + RECIPE
     recipe = read(tmp_path, text)
     assert recipe.training["encoding"] == "trl" and recipe.model.model_name_or_path == "some/model"
@@ -148,7 +148,7 @@ def test_a_file_replaces_the_presets_values_and_the_resolved_recipe_reads_as_the
     assert read_recipe(written(tmp_path, yaml.safe_dump(first.keys), "resolved.yaml")) == first
 
 
-def test_an_objective_is_a_name_or_a_block_and_a_baseline_has_its_own_and_no_theta(tmp_path):
+def test_an_objective_is_a_name_or_a_block_and_a_baseline_has_no_theta(tmp_path):
     recipe = read(tmp_path, RECIPE + "objective: sampled_tokens\n")
     assert recipe.objective == recipe.keys["objective"] == {"name": "sampled_tokens"}
     changed = {"objective.name": "discounted_tail", "objective.alpha": 0.5}
@@ -185,7 +185,7 @@ def test_reading_a_recipe_loads_no_torch(tmp_path):
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 
-# What follows on line 12, or is an attribute on line 9, and what is told.
+# Text on line 12, or an attribute on line 9, and the expected message.
 MISTAKES = """
 betta: 0.1 -> E201 unknown key "betta". Did you mean "beta"?
   warmstart: 0 -> E201 unknown key "warmstart" in bias. Did you mean "warm_start"?
@@ -216,7 +216,7 @@ preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.strip("\n").splitlines())
-def test_a_mistake_is_told_with_its_line(tmp_path, mistake):
+def test_an_error_is_reported_with_its_line(tmp_path, mistake):
     text, told = mistake.split(" -> ")
     lines = text.split("; ")
     recipe, place = RECIPE + "\n".join(lines) + "\n", 11 + len(lines)
@@ -228,20 +228,20 @@ def test_a_mistake_is_told_with_its_line(tmp_path, mistake):
     assert "hf_x" not in message and "\n" not in message
 
 
-def test_all_mistakes_are_named_at_once(tmp_path):
+def test_all_errors_of_a_recipe_are_reported_together(tmp_path):
     text = RECIPE + "loss_type: aot\nmax_length: long\nheld_out: 1.5\ntorch_compile: true\nbetta: 1\n"
     message = complaint(tmp_path, text)
     assert sorted(line.split(":")[1] for line in message.splitlines()) == ["12", "13", "14", "15", "16"]
 
 
-def test_a_trl_file_without_attributes_is_not_trained_as_dpo(tmp_path):
+def test_a_file_for_trl_without_attributes_is_refused(tmp_path):
     message = complaint(tmp_path, TRL_FILE)
     assert message.startswith("E207 run.yaml: ") and "bias: {variant: none}" in message
     assert read(tmp_path, TRL_FILE, {"bias.variant": "none"}).training["bias"] == "none"
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "attributes: [length]\n"])
-def test_missing_keys_say_what_they_are(tmp_path, content):
+def test_missing_keys_are_described(tmp_path, content):
     message = complaint(tmp_path, content)
     assert message.count("is missing") == 2
     for key in ("model_name_or_path", "dataset_name"):
@@ -256,14 +256,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_broken_file_is_named_with_its_line(tmp_path, text):
+def test_an_invalid_yaml_file_is_reported_with_its_line(tmp_path, text):
     assert BROKEN[text] in complaint(tmp_path, text)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
 
-def test_the_data_choice_reads_the_table(tmp_path):
+def test_the_data_block_reads_the_table(tmp_path):
     table = tmp_path / "votes.csv"
     table.write_text(
         "prompt,response_a,response_b,who,winner\nWhy?,because it is so,so,one,left\nHow?,so,well,two,right\n"
@@ -277,14 +277,14 @@ def test_the_data_choice_reads_the_table(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["votes.csv", "folder/votes.parquet", "votes"])
-def test_a_missing_file_is_not_looked_for_on_the_hub_and_an_unreachable_set_says_what_to_do(name):
+def test_a_missing_file_is_not_searched_on_the_hub_and_an_unreachable_data_set_has_a_remedy(name):
     assert str(DataChoice(dataset_name=name).source()) == name
     told = "(?s)E190 .*no such file.*nobody/nothing.*download it once with network"
     with pytest.raises(DataError, match=told):
         DataChoice(dataset_name="nobody/nothing").source()
 
 
-def test_the_start_of_theta_has_one_spelling_in_a_file_a_flag_and_python(tmp_path):
+def test_warm_start_has_the_same_values_in_a_file_an_option_and_python(tmp_path):
     (tmp_path / "flat.yaml").write_text(RECIPE + "warm_start: audit\nbias_learning_rate: 0.5\n")
     (tmp_path / "plain.yaml").write_text(RECIPE)
     flag = read_recipe(tmp_path / "plain.yaml", {"warm_start": "audit", "bias_learning_rate": 0.5})
@@ -298,7 +298,7 @@ def test_the_start_of_theta_has_one_spelling_in_a_file_a_flag_and_python(tmp_pat
         read_recipe(tmp_path / "plain.yaml", {"warm_start": "never"})
 
 
-def test_an_objective_of_ones_own_is_a_loss_type_too(tmp_path, monkeypatch):
+def test_a_new_objective_is_a_loss_type_too(tmp_path, monkeypatch):
     path = tmp_path / "run.yaml"
     for loss, objective in [("ipo", "identity_preference"), ("hinge", "hinge"), ("[hinge]", "hinge")]:
         path.write_text(f"{RECIPE}loss_type: {loss}\n")

@@ -1,4 +1,4 @@
-"""The reference cache: computed once, keyed by weights, never read when damaged, safe under several writers."""
+"""The reference cache: each value is computed once, keys depend on weights, and damaged shards are replaced."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +28,13 @@ def same(found, expected) -> bool:
 
 
 def stand_in(model, asked) -> list[np.ndarray]:
-    """Values that any process would compute the same for a response."""
+    """Compute values of a response that are the same in every process."""
     return [np.sqrt(response.astype(np.float32)) for _, response in asked]
 
 
-def test_values_are_those_of_the_model_computed_once_and_mapped(tmp_path, monkeypatch):
+def test_values_equal_the_model_and_are_computed_once(tmp_path, monkeypatch):
     model, ids = tiny.model(), np.array([5, 6, 7, 8])
-    # the last two are the same tokens, divided elsewhere
+    # the last two pairs have the same tokens with another length of the prompt
     asked = [*pairs(6), (ids[:1], ids[1:]), (ids[:2], ids[2:])]
     cache = ReferenceCache(tmp_path, "key")
     found = cache.logps(model, [*asked, asked[0]])
@@ -47,7 +47,7 @@ def test_values_are_those_of_the_model_computed_once_and_mapped(tmp_path, monkey
         cache.logps(model, [*asked, *pairs(2, seed=1)])
         assert cache.n_computed == 10
 
-    # another instance has nothing to compute, for the same key and code
+    # another instance with the same key and code computes nothing
     monkeypatch.setattr(reference, "response_logps", None)
     second = ReferenceCache(tmp_path, "key")
     mapped = second.logps("a model", asked[2:])
@@ -63,7 +63,7 @@ def test_values_are_those_of_the_model_computed_once_and_mapped(tmp_path, monkey
         ReferenceCache(tmp_path, "key").logps("a model", asked)
 
 
-def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
+def test_two_processes_can_write_at_the_same_time(tmp_path, monkeypatch):
     asked = pairs(40)
     both_compute = threading.Barrier(2)
 
@@ -82,13 +82,13 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reference, "response_logps", None)
     assert is_right(asked)
-    # the same values from both are one shard, overlapping ones are two; nothing unfinished is left
+    # equal values of both writers are one shard, overlapping values are two shards, and no temporary file remains
     names = [path.name for path in ReferenceCache(tmp_path, "key").folder.iterdir()]
     assert len(names) == 3 and all(name.startswith("shard-") for name in names)
 
 
 def adapted(alpha: int = 8, seed: int = 0):
-    """A model with an adapter that changes what the model computes."""
+    """Make a model with an adapter that changes its outputs."""
     model = tiny.model()
     torch.manual_seed(seed)
     options = dict(r=2, target_modules="all-linear", init_lora_weights=False)
@@ -96,14 +96,14 @@ def adapted(alpha: int = 8, seed: int = 0):
 
 
 def configured(**settings):
-    """The same weights in a model of other settings."""
+    """Copy the weights into a model with other settings."""
     model = tiny.model()
     other = type(model)(type(model.config)(**(model.config.to_dict() | settings)))
     other.load_state_dict(model.state_dict())
     return other
 
 
-def test_the_key_tells_apart_whatever_computes_other_values_and_nothing_else(tmp_path):
+def test_the_key_depends_exactly_on_what_changes_the_values(tmp_path):
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     changed = tiny.model()
     list(changed.parameters())[-1].data.view(-1)[0] += 1e-6
@@ -132,7 +132,7 @@ def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["a changed byte", "a lost end", "nothing left"])
-def test_what_is_damaged_or_missing_is_computed_again_to_the_same_bits(
+def test_damaged_and_missing_shards_are_computed_again_with_identical_bits(
     tmp_path, monkeypatch, caplog, damage
 ):
     monkeypatch.setattr(reference, "RESPONSES_PER_SHARD", 2)

@@ -1,4 +1,4 @@
-"""The self-test passes what is right and refuses every planted fault, in fp32 and in bf16."""
+"""The self-test passes correct models and refuses every planted fault, in fp32 and in bf16."""
 
 from functools import partial, partialmethod
 from unittest.mock import Mock
@@ -28,13 +28,13 @@ PRECISIONS = (torch.float32, torch.bfloat16)
 
 
 def config(kind: str, **options):
-    """The configuration of a small model of a kind."""
+    """Make the configuration of a small model of a kind."""
     return getattr(transformers, f"{kind}Config")(**SIZES | options)
 
 
 CONFIGS = {
     "llama": config("Llama"),
-    # no cap on attention scores, so that it is packed
+    # without soft-capping of attention scores, the model can be packed
     "gemma2": config(
         "Gemma2", attn_logit_softcapping=None, final_logit_softcapping=5.0, sliding_window=64
     ),
@@ -54,7 +54,7 @@ def encoded() -> EncodedComparisons:
 
 
 def plain_attention(plan, query, key, value, scaling, sees, tiled=False):
-    """Attention over the segments of a plan, one by one, by a mask that may be wrong."""
+    """Compute attention for each segment of a plan, with a mask that may be wrong."""
     groups = query.shape[1] // key.shape[1]
     key, value = (
         t.repeat(1, groups, 1) if tiled else t.repeat_interleave(groups, 1) for t in (key, value)
@@ -72,7 +72,7 @@ def plain_attention(plan, query, key, value, scaling, sees, tiled=False):
     return torch.cat(outputs)
 
 
-# What a query at place i of its sequence sees of the key at place j, of which the first n are the prefix.
+# Whether a query at position i attends to the key at position j; the first n keys are the prefix.
 KERNELS = {
     "right": lambda i, j, n: j <= i,
     "top-left causal": lambda i, j, n: j <= i - n,
@@ -100,7 +100,7 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
 @pytest.mark.parametrize("kind", ["Llama", "Mixtral"])
-def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(kind, precision):
+def test_rounding_is_accepted_if_two_plain_forwards_agree(kind, precision):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, 256, 40) for _ in range(4)]
     pairs = [(prompt, rng.integers(2, 256, n)) for prompt in prompts for n in (150, 120)]
@@ -116,7 +116,7 @@ def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(kind,
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("attention", ["packed", "padded"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_a_class_does_to_its_logits_is_kept_and_missed(
+def test_changes_of_logits_by_the_model_class_are_kept_and_their_absence_is_detected(
     monkeypatch, encoded, name, attention, dtype
 ):
     model = made(CONFIGS[name], dtype)
@@ -130,7 +130,7 @@ def test_what_a_class_does_to_its_logits_is_kept_and_missed(
 
 
 def changed(layout, fault):
-    """A layout with one of its inputs changed."""
+    """Make a layout in which one input is wrong."""
 
     def wrong(*planned):
         inputs, (name, change) = layout(*planned), WRONG[fault]
@@ -144,7 +144,7 @@ WRONG = {
     "rolled": ("target", lambda target: np.roll(target, 1)),
     "exchanged": ("target", lambda target: target[::-1].copy()),
     "shifted": ("position_ids", lambda positions: np.where(positions, positions + 1, 0)),
-    # the position of the branch alone
+    # only the positions of the branch
     "branch": ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p)),
     "unseen": ("attention_mask", lambda mask: np.roll(mask, 1, axis=1)),
 }
@@ -168,7 +168,7 @@ def test_a_wrong_layout_is_refused(monkeypatch, encoded, layout, fault, dtype):
 
 
 class Halved(Qwen2ForCausalLM):
-    """Halves the logits under autocast, but for the scoring branch."""
+    """Model that halves the logits under autocast, except in the scoring branch."""
 
     def forward(self, *args, **kwargs):
         output = super().forward(*args, **kwargs)
@@ -177,7 +177,7 @@ class Halved(Qwen2ForCausalLM):
         return output
 
 
-def test_mixed_precision_is_tested_by_itself(encoded):
+def test_mixed_precision_has_its_own_test(encoded):
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
     tests = choose_layout(attach(tiny.model()), "packed", encoded, autocast).tests
     assert [test.precision for test in tests] == ["float32", "autocast"]
@@ -189,7 +189,7 @@ def test_mixed_precision_is_tested_by_itself(encoded):
 
 
 @pytest.mark.parametrize("window, passes", [(40, True), (24, False)])
-def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch, window, passes):
+def test_a_window_that_is_shorter_than_one_of_many_comparisons_is_detected(monkeypatch, window, passes):
     rows = [{"prompt": "the ", "chosen": "cat ran", "rejected": f"dog w{i % 40}"} for i in range(40)]
     rows.append({"prompt": "the " * 12, "chosen": "cat ran " * 10, "rejected": "dog sat " * 10})
     comparisons = encode_comparisons(Judgments.read(rows).comparisons, tiny.tokenizer())
@@ -210,15 +210,15 @@ LOCAL = dict(num_local_experts=4, num_experts_per_tok=1)
         (config("Mistral", sliding_window=13), None),
         (config("Mistral", sliding_window=12), "a sliding window of 12 tokens"),
         (config("Nemotron"), "did not receive the tree plan"),
-        # a window of 0, and one that no layer has
+        # a window of 0, and a window that no layer uses
         (config("Qwen2Moe", **MOE, num_experts_per_tok=2), None),
         (config("Qwen2", sliding_window=4), None),
-        # decoders that their class does not name
+        # models whose class does not name the decoder
         (config("Llama4Text", **LOCAL, intermediate_size_mlp=48), "layers of type chunked_attention"),
         (config("ModernBertDecoder", global_attn_every_n_layers=1), None),
     ],
 )
-def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, configuration, reason):
+def test_a_model_that_cannot_be_packed_is_padded_with_a_reason(encoded, configuration, reason):
     assert encoded.longest == 13
     choice = choose_layout(made(configuration), "packed", encoded)
     layout, found, tests = choice.layout, choice.padding_reason, choice.tests
@@ -226,7 +226,7 @@ def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, configuration, re
     assert found is None if reason is None else reason in found
 
 
-def test_what_is_no_language_model_or_has_no_memory_is_told_as_such_and_not_padded(monkeypatch, encoded):
+def test_other_models_and_missing_memory_raise_errors_instead_of_padding(monkeypatch, encoded):
     sizes = dict(d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
     t5 = T5ForConditionalGeneration(transformers.T5Config(vocab_size=64, **sizes))
     with pytest.raises(ConfigError, match="T5ForConditionalGeneration"):
@@ -242,7 +242,7 @@ def test_what_is_no_language_model_or_has_no_memory_is_told_as_such_and_not_padd
         choose_layout(made(CONFIGS["llama"]), "packed", encoded)
 
 
-def test_all_logits_never_exist_and_the_model_is_left_as_it_was(monkeypatch, encoded):
+def test_the_self_test_never_computes_all_logits_and_restores_the_model(monkeypatch, encoded):
     monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 3 * 64)
     model, sizes = made(CONFIGS["llama"]).train(), []
     model.lm_head.weight.requires_grad_(False)
@@ -274,13 +274,13 @@ DROPPING = {
 
 
 @pytest.mark.parametrize("name", DROPPING)
-def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
+def test_all_dropouts_are_removed_and_remaining_dropouts_are_refused(encoded, name):
     model = made(DROPPING[name])
     assert self_tests(model.eval(), padded_rows, encoded)[0].passed
     torch.manual_seed(3)
     with pytest.raises(ConfigError, match=f"{type(model).__name__} has dropout or router jitter"):
         self_tests(model.train(), padded_rows, encoded)
-    # no random number is used up
+    # the test changes no random state
     found = torch.rand(1)
     torch.manual_seed(3)
     assert torch.equal(found, torch.rand(1))

@@ -1,4 +1,4 @@
-"""The default rule of theta in whole runs: batches, processes and resuming change nothing, and bad votes end well."""
+"""The default rule of theta in complete runs: micro-batches, resumption and extreme votes."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def theta(run) -> np.ndarray:
     return run.bias.theta().detach().numpy()
 
 
-def test_a_setting_of_adam_asks_for_it_and_the_default_has_none(tmp_path):
+def test_a_setting_of_adam_selects_adam_and_the_default_is_the_anchored_fit(tmp_path):
     found = [
         config(tmp_path, **options).bias_fit
         for options in (
@@ -34,7 +34,7 @@ def test_a_setting_of_adam_asks_for_it_and_the_default_has_none(tmp_path):
         config(tmp_path, bias_fit="anchored", bias_learning_rate=0.1)
 
 
-def test_micro_batches_change_nothing(tmp_path):
+def test_micro_batches_do_not_change_the_fit(tmp_path):
     sizes = [(8, 1), (2, 4)]
     runs = [
         trained(
@@ -50,7 +50,7 @@ def test_micro_batches_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["pooled", "shared_mean", "class", "per_annotator"])
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path, variant):
+def test_a_resumed_run_has_identical_bits(tmp_path, variant):
     options = dict(ANCHORED, bias=variant, max_steps=8, save_strategy="steps", save_steps=5)
     whole = trained(tmp_path, **options)
     from tests.training.tiny_runs import trainer
@@ -67,7 +67,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, variant):
 @pytest.mark.parametrize(
     "options", [dict(loss_type=["ipo"]), dict(ld_alpha=0.5), dict(peft_config=True)]
 )
-def test_other_losses_and_adapters_are_fitted_too(tmp_path, options):
+def test_theta_is_fitted_with_other_losses_and_adapters(tmp_path, options):
     if "peft_config" in options:
         options = dict(peft_config=lora())
     run = trained(tmp_path, **ANCHORED, **options)
@@ -90,7 +90,7 @@ def many_people() -> Judgments:
 
 
 @pytest.mark.parametrize("make", [one_way, never_differs, many_people, judgments])
-def test_theta_is_finite_whatever_the_votes_are(tmp_path, make):
+def test_theta_is_finite_for_extreme_votes(tmp_path, make):
     run = trained(tmp_path, make(), **ANCHORED)
     assert np.isfinite(theta(run)).all()
     assert abs(theta(run)).max() < 8

@@ -1,4 +1,4 @@
-"""The trainer against itself over micro-batches, layouts, processes and interruptions, and against the formula."""
+"""The trainer: micro-batches, layouts and objectives, references, data, saving and publishing."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def by_votes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_an_objective_changes_the_run_and_micro_batches_and_layout_do_not(tmp_path, name, by_votes):
+def test_an_objective_changes_the_run_but_micro_batches_and_layouts_do_not(tmp_path, name, by_votes):
     one = trained(tmp_path / "one", objective=OBJECTIVES[name](), **WHOLE)
     other = trained(tmp_path / "parts", objective=OBJECTIVES[name](), attention="padded", **PARTS)
     assert_same_run(one, other)
@@ -74,7 +74,7 @@ def test_an_objective_changes_the_run_and_micro_batches_and_layout_do_not(tmp_pa
 
 
 @pytest.mark.parametrize("batching", ["grouped", "comparisons"])
-def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
+def test_micro_batches_without_comparisons_need_no_forward_and_change_nothing(
     tmp_path, batching, monkeypatch
 ):
     votes = tiny.for_the_longer(tiny.votes(n_comparisons=6, per_comparison=4))
@@ -98,7 +98,7 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
     assert_same_run(*runs, rtol=1e-3)
 
 
-def test_theta_gradient_is_that_of_the_formula(tmp_path):
+def test_the_gradient_of_theta_equals_the_formula(tmp_path):
     whole = dict(per_device_train_batch_size=72, gradient_accumulation_steps=1, max_steps=1)
     run = trainer(tmp_path, bias="per_annotator", **whole)
     run.theta_rule.optimizer.zero_grad = lambda: None
@@ -119,7 +119,7 @@ def test_a_run_shorter_than_its_logging_steps_is_logged_at_its_end(tmp_path):
     assert last["rewards/margins"] == pytest.approx(margins / sum(line["n_judgments"] for line in lines))
 
 
-def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path, monkeypatch):
+def test_every_epoch_has_all_judgments_in_another_order(tmp_path, monkeypatch):
     seen, collate = [], ComparisonCollator.__call__
     monkeypatch.setattr(
         ComparisonCollator, "__call__", lambda self, votes: seen.extend(votes) or collate(self, votes)
@@ -128,7 +128,7 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path, monkeypa
     assert seen[:24] != seen[24:] and sorted(seen[:24]) == sorted(seen[24:]) == list(range(24))
 
 
-def test_the_best_weights_come_back_with_their_theta(tmp_path):
+def test_the_best_checkpoint_restores_weights_and_theta(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     scores = iter([0.1, 0.9, 0.2, 0.3])
     often = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, max_steps=8)
@@ -146,7 +146,7 @@ def test_the_best_weights_come_back_with_their_theta(tmp_path):
 
 
 class CopiesBetweenDevices(TorchDispatchMode):
-    """Whether each copy from one device to another waits until it is done."""
+    """Record for each copy between devices whether the copy waits until it is done."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ class CopiesBetweenDevices(TorchDispatchMode):
 def test_a_micro_batch_never_waits_for_the_device(tmp_path, monkeypatch, takes_varlen):
     run = trainer(tmp_path)
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 2, run.args.device)
-    # a stand-in for a GPU: it has no values, so that reading one back is an error
+    # the meta device replaces a GPU; it has no values, so that reading a value back is an error
     meta = torch.device("meta")
     monkeypatch.setattr(BADPOConfig, "device", meta, raising=False)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
@@ -185,7 +185,7 @@ FIRST_LOSS = {**dict.fromkeys(("votes", "sampo", "ld_dpo", "group_dro"), math.lo
 
 
 @pytest.mark.parametrize("name", FIRST_LOSS)
-def test_the_first_loss_is_that_of_a_margin_of_zero_and_policy_and_theta_move(tmp_path, name):
+def test_the_first_loss_has_a_zero_margin_and_policy_and_theta_move(tmp_path, name):
     options = dict(bias="pooled", eval_dataset=judgments(seed=3), max_steps=20)
     run = trainer(tmp_path, objective=OBJECTIVES[name](), **options)
     assert run.evaluate()["eval_loss"] == pytest.approx(FIRST_LOSS[name], rel=1e-5)
@@ -195,7 +195,7 @@ def test_the_first_loss_is_that_of_a_margin_of_zero_and_policy_and_theta_move(tm
     first, second, *_ = lines = log_lines(tmp_path)
     assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     assert first["loss"] == pytest.approx(FIRST_LOSS[name], rel=1e-6)
-    # Adam's first step, toward the longer
+    # the first step of Adam increases the length bias
     assert first["bias/theta/length"] == pytest.approx(0.01, rel=1e-3)
     assert first["bias/theta/length"] < second["bias/theta/length"]
     theta = float(run.bias.theta().detach().mean())
@@ -205,7 +205,7 @@ def test_the_first_loss_is_that_of_a_margin_of_zero_and_policy_and_theta_move(tm
     assert (told.get("groups/weight_sd", 0) > 0) == (name == "group_dro")
 
 
-def test_estimates_of_the_votes_do_not_start_what_is_in_another_unit(tmp_path):
+def test_a_warm_start_is_refused_if_theta_has_another_unit(tmp_path):
     with pytest.raises(ConfigError, match="IdentityPreference has another unit"):
         trainer(tmp_path, objective=OBJECTIVES["ipo"](), bias="pooled", warm_start="offline")
     trainer(tmp_path, objective=OBJECTIVES["sampo"](), bias="pooled", warm_start="offline")
@@ -215,7 +215,7 @@ def test_estimates_of_the_votes_do_not_start_what_is_in_another_unit(tmp_path):
 
 
 def with_trained_adapter(**options):
-    """A model whose adapter has learned something: a start at zero would hide that the adapter is dropped."""
+    """Make a model with a trained adapter; an adapter at zero would hide that it is dropped."""
     return get_peft_model(tiny.model(), lora(init_lora_weights=False, **options))
 
 
@@ -224,9 +224,7 @@ PRECISIONS = pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"]
 
 @PRECISIONS
 @pytest.mark.parametrize("kind", [True, "pissa", "olora"])
-def test_an_adapter_that_changes_the_base_is_its_own_reference_and_leaves_no_values_to_others(
-    tmp_path, kind, bf16
-):
+def test_an_adapter_that_changes_the_base_model_has_its_own_reference_and_cache(tmp_path, kind, bf16):
     options = dict(bf16=bf16, max_steps=1, reference_cache=str(tmp_path / "cache"))
     trained(tmp_path / "adapter", peft_config=lora(init_lora_weights=kind), **options)
     whole = trainer(tmp_path / "whole", **options)
@@ -243,7 +241,7 @@ def test_an_adapter_that_changes_the_base_is_its_own_reference_and_leaves_no_val
 
 
 @PRECISIONS
-def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_path, bf16):
+def test_training_continues_a_given_adapter_which_is_also_the_reference(tmp_path, bf16):
     model = with_trained_adapter()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run = trained(tmp_path, model=model, bf16=bf16, max_steps=1)
@@ -257,7 +255,7 @@ def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_pa
 
 @pytest.fixture
 def adapter_folder(tmp_path):
-    """A trained adapter as its own folder, beside the base that the folder names."""
+    """Save a trained adapter and its base model in two folders."""
     base, folder = tmp_path / "base", tmp_path / "adapter"
     tiny.model().save_pretrained(base)
     model = with_trained_adapter()
@@ -291,7 +289,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("told", "start"), REFUSED)
-def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(
+def test_untrainable_models_are_refused_before_the_reference_is_computed(
     tmp_path, adapter_folder, told, start
 ):
     with pytest.raises(ConfigError, match=told):
@@ -299,10 +297,10 @@ def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(
 
 
 @PRECISIONS
-def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16):
+def test_cached_values_of_another_model_stop_the_run(tmp_path, bf16):
     run = trainer(tmp_path, bf16=bf16, attention="padded")
     values = run.reference.score(run.train_dataset)
-    # differences that cancel in every response
+    # the differences cancel in the sum of every response
     waves = [(0.5 if bf16 else 0.01) * (-1.0) ** np.arange(len(side)) for side in values]
     both = zip(values, waves, strict=True)
     run.train_dataset.reference = [side + wave - wave.mean() for side, wave in both]
@@ -313,7 +311,7 @@ def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16):
 
 
 @pytest.mark.parametrize("differs", [True, False])
-def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, differs):
+def test_another_reference_is_accepted_with_a_warning(tmp_path, caplog, differs):
     seed = 1 if differs else 0
     tiny.model(seed=seed).save_pretrained(tmp_path / "other")
     run = trained(tmp_path, ref_model=str(tmp_path / "other"), max_steps=1)
@@ -333,7 +331,7 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
     assert (recorded["difference"] > recorded["tolerance"]) == differs
 
 
-def test_dropout_that_was_asked_for_is_no_reason_to_stop(tmp_path):
+def test_requested_dropout_does_not_stop_the_run(tmp_path):
     run = trained(
         tmp_path, model=with_trained_adapter(lora_dropout=0.5), disable_dropout=False, max_steps=1
     )
@@ -343,7 +341,7 @@ def test_dropout_that_was_asked_for_is_no_reason_to_stop(tmp_path):
 # -- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_asked_for(tmp_path):
+def test_evaluate_uses_the_initial_reference_before_and_after_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     others = tiny.votes(n_comparisons=6, seed=5)
     run = trainer(tmp_path, train)
@@ -376,7 +374,7 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     run.state.global_step = 0
     with pytest.raises(ConfigError, match="has been trained since"):
         run.evaluate(tiny.votes(seed=9))
-    # nothing of the trained policy was kept as the reference's
+    # the cache has no values of the trained policy
     cache = str(tmp_path / "late" / "cache")
     fresh = trainer(tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=cache)
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
@@ -386,7 +384,7 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
 # -- what is taken and refused ----------------------------------------------------------------------------------------
 
 
-def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
+def test_findings_of_the_reader_are_logged_once_and_stored(tmp_path, caplog):
     frame = tiny.votes().assign(tools="[]")
     frame.loc[:5, "winner"] = "tie"
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
@@ -399,7 +397,7 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     assert {"W107", "N130"} <= {finding.code for finding in data.findings}
 
 
-def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
+def test_unusable_training_data_are_refused(tmp_path):
     with pytest.raises(DataError, match="there is no judgment"):
         trainer(tmp_path, judgments().take(np.zeros(72, bool)))
     alike = tiny.votes().assign(response_b=lambda votes: votes["response_a"])
@@ -412,7 +410,7 @@ def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("bias", ["pooled", "none", "per_annotator"])
-def test_votes_without_an_annotator_are_trained_on_if_the_bias_needs_no_ids(bias, tmp_path):
+def test_votes_without_annotators_are_accepted_if_the_bias_needs_no_ids(bias, tmp_path):
     table = tiny.votes().drop(columns="annotator_class")
     table.loc[::2, "annotator"] = None
     options = dict(bias=bias, attributes=["length:ratio=1.5"], max_steps=1)
@@ -425,7 +423,7 @@ def test_votes_without_an_annotator_are_trained_on_if_the_bias_needs_no_ids(bias
     assert run.bias.theta().shape == (1, 1)
 
 
-def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_each(tmp_path, monkeypatch):
+def test_arguments_have_the_order_of_trl_and_each_unsupported_one_is_reported(tmp_path, monkeypatch):
     ours, theirs = (list(inspect.signature(cls).parameters) for cls in (BADPOTrainer, DPOTrainer))
     assert ours[: len(theirs)] == theirs
     not_taken = ("data_collator", "compute_metrics", "quantization_config")
@@ -438,7 +436,7 @@ def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_eac
     said += [f"{name} is not supported: " for name in not_taken]
     assert all(str(caught.value).count(sentence) == 1 for sentence in said)
     assert len(str(caught.value).splitlines()) == len(said)
-    # several GPUs without a launcher
+    # several GPUs in one process
     monkeypatch.setattr(BADPOConfig, "n_gpu", 2)
     with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
         trainer(tmp_path)
@@ -447,9 +445,7 @@ def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_eac
 # -- what is written and published ------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_and_published_when_asked_for_loads_plainly_and_names_no_annotator(
-    tmp_path, monkeypatch
-):
+def test_saved_and_published_files_load_with_transformers_and_name_no_annotator(tmp_path, monkeypatch):
     uploads = []
 
     def upload_folder(repo_id, folder_path, **options):
@@ -481,9 +477,9 @@ def test_what_is_saved_and_published_when_asked_for_loads_plainly_and_names_no_a
 
 
 @pytest.mark.parametrize("batch, accumulation", [(4, 1), (2, 2), (1, 4)])
-def test_a_step_takes_the_mean_over_all_its_response_tokens(tmp_path, batch, accumulation):
+def test_the_loss_of_a_step_is_the_mean_over_all_response_tokens(tmp_path, batch, accumulation):
     draw = np.random.default_rng(0).integers
-    # of very different lengths, so that a mean of means is another number
+    # the lengths differ so much that a mean of means has another value
     responses = [(draw(2, 60, 4), draw(2, 60, n)) for n in (1, 2, 9, 17)]
     options = dict(max_steps=1, learning_rate=1e-2, optim="sgd", lr_scheduler_type="constant")
     options |= dict(max_grad_norm=0.0, logging_steps=1, use_cpu=True)

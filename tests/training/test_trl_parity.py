@@ -1,4 +1,4 @@
-"""With theta at zero the loss and the gradients are those of TRL's DPOTrainer on the same votes."""
+"""With theta at zero, losses, gradients and metrics equal TRL's DPOTrainer on the same votes."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def loss_and_gradients(model, loss):
 
 
 def of_trl(frame, folder, max_length=1024, **options):
-    # with another reference the margins and their gradients are not those of the first step
+    # with another reference, the margins of the first step are not zero
     rows = as_trl(frame).drop(columns="annotator").to_dict("records")
     peer = trl_trainer(rows, folder, tiny.tokenizer(), max_length=max_length, beta=0.3, **options)
     batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
@@ -63,14 +63,14 @@ PAIRED = tiny.votes(n_comparisons=8, per_comparison=2)
         (PAIRED, DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
     ],
 )
-def test_the_loss_and_objectives_that_trl_has_too(tmp_path, frame, objective, theirs, attention):
+def test_losses_of_trl_are_equal(tmp_path, frame, objective, theirs, attention):
     length = theirs.get("max_length", 1024)
     run = ours(frame, tmp_path, objective=objective, max_length=length, attention=attention)
     assert_same(run, of_trl(frame, tmp_path / "trl", **theirs))
 
 
 @pytest.mark.parametrize("attention", ["padded", "packed"])
-def test_rewards_and_log_probabilities_are_logged_as_by_trl_or_not_at_all(tmp_path, attention):
+def test_rewards_and_log_probabilities_equal_trl_or_are_not_logged(tmp_path, attention):
     rows = as_trl(PAIRED).drop(columns="annotator").to_dict("records")
     peer = trl_trainer(rows, tmp_path / "trl", tiny.tokenizer(), beta=0.3)
     batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
@@ -87,7 +87,7 @@ def test_rewards_and_log_probabilities_are_logged_as_by_trl_or_not_at_all(tmp_pa
 
 @pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
 @pytest.mark.parametrize("coefficient", [None, 0.5, 0.0])
-def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):
+def test_the_auxiliary_loss_of_routers_equals_trl(tmp_path, kind, coefficient):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)[:-3]  # comparisons with one vote and with two
     options = dict(model=partial(tiny.mixture_of_experts, kind), router_aux_loss_coef=coefficient)
     run = ours(frame, tmp_path, per_device_eval_batch_size=N_VOTES, **options)
@@ -106,9 +106,9 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
         run = trained(tmp_path / str(size), data, model=model, **sizes, **steps)
         *_, line, last = run.state.log_history
         logged.append(line["aux_loss"])
-        # which is the Trainer's mean of what was stepped on
+        # the Trainer logs the mean of the losses of its steps
         assert line["loss"] == pytest.approx(last["train_loss"], rel=1e-5)
-    # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
+    # a step has two comparisons with four votes: in one micro-batch, or in two of eight micro-batches
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A script that was written for TRL's `DPOTrainer` runs with two names changed, and is told what is another thing."""
+"""A script for TRL's `DPOTrainer` runs with two changed names, and notices report the differences."""
 
 import json
 import types
@@ -32,7 +32,7 @@ def told(run: BADPOTrainer) -> list[str]:
 # -- what is trained where nothing is declared ------------------------------------------------------------------------
 
 
-def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_notice_says_so(
+def test_without_annotators_and_attributes_the_default_is_a_pooled_length_bias_with_a_notice(
     tmp_path, caplog
 ):
     unused = dict(padding_free=True, dataset_num_proc=2, remove_unused_columns=True)
@@ -53,7 +53,7 @@ def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_
     assert "N161" in told(declared) and "trl" not in declared.model.model_tags
 
 
-def test_columns_say_who_voted_in_every_set(tmp_path, caplog):
+def test_columns_map_the_annotators_in_all_data_sets(tmp_path, caplog):
     rows = as_trl(tiny.votes()).rename(columns={"annotator": "rater_code", "prompt": "question"})
     columns = {"annotator": "rater_code", "prompt": "question"}
     run = trainer(tmp_path, rows, columns=columns, eval_dataset=rows)
@@ -91,7 +91,7 @@ def test_tools_and_options_of_the_template_give_the_token_ids_of_trl(tmp_path, f
         trainer(tmp_path, twice, processing_class=tokenizer)
 
 
-def test_a_call_of_a_tool_is_told_as_one(tmp_path):
+def test_a_tool_call_is_described_in_the_text(tmp_path):
     call = [{"role": "assistant", "tool_calls": [{"name": "clock", "arguments": {"of": "home"}}]}]
     said = [{"role": "assistant", "content": "then"}]
     rows = [{"prompt": [{"role": "user", "content": "the"}], "chosen": call, "rejected": said}]
@@ -103,7 +103,7 @@ def test_a_call_of_a_tool_is_told_as_one(tmp_path):
 # -- data sets --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_read_whole_unless_the_reference_is_asked_for_beforehand(tmp_path):
+def test_a_stream_is_read_completely_unless_the_reference_is_precomputed(tmp_path):
     stream = Dataset.from_pandas(ROWS).to_iterable_dataset()
     run = trained(tmp_path, stream, eval_dataset={"part": stream})
     assert told(run).count("N162") == 1 and len(run.train_dataset) == len(ROWS)
@@ -119,7 +119,7 @@ def test_a_stream_is_read_whole_unless_the_reference_is_asked_for_beforehand(tmp
             ask()
 
 
-def test_a_new_set_is_measured_after_training_where_the_start_has_a_name(tmp_path):
+def test_a_new_data_set_can_be_evaluated_after_training_if_the_start_model_has_a_name(tmp_path):
     tiny.model().save_pretrained(tmp_path / "start")
     late, early = (tmp_path / name for name in ("late", "early"))
     start, new = str(tmp_path / "start"), tiny.votes(seed=9)
@@ -136,7 +136,7 @@ def test_a_new_set_is_measured_after_training_where_the_start_has_a_name(tmp_pat
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-def test_every_flag_of_trls_parser_is_one_here():
+def test_every_option_of_trl_s_parser_is_accepted():
     ours, theirs = (
         {flag: action for action in TrlParser((kind,))._actions for flag in action.option_strings}
         for kind in (BADPOConfig, DPOConfig)
@@ -153,7 +153,7 @@ REFUSED = [{"loss_type": ["sigmoid", "sft"]}, {"loss_type": "ipo", "ld_alpha": 0
 
 
 @pytest.mark.parametrize(("asked", "expected"), [*FOLLOWED, *((one, None) for one in REFUSED)])
-def test_the_losses_of_trl_that_are_objectives_here_are_followed(tmp_path, asked, expected):
+def test_losses_of_trl_select_objectives(tmp_path, asked, expected):
     if expected is None:
         with pytest.raises(ConfigError, match="is refused: the loss is the bias-adjusted DPO loss"):
             trainer(tmp_path, **asked)
@@ -164,7 +164,7 @@ def test_the_losses_of_trl_that_are_objectives_here_are_followed(tmp_path, asked
 # -- models that read more than text ----------------------------------------------------------------------------------
 
 
-def test_what_reads_images_is_refused_with_the_trainer_that_trains_on_them(tmp_path, monkeypatch):
+def test_vision_models_are_refused_with_the_name_of_the_other_trainer(tmp_path, monkeypatch):
     size = dict(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=64)
     T5ForConditionalGeneration(T5Config(**size)).save_pretrained(tmp_path / "other")
     monkeypatch.setattr(ProcessorMixin, "__init__", lambda self: None)

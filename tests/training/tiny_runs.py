@@ -1,4 +1,4 @@
-"""Runs of a few steps, ours and TRL's, on judgments and models small enough for a test."""
+"""Short runs of badpo's and TRL's trainers on small judgments and models."""
 
 from datasets import Dataset
 from peft import LoraConfig
@@ -15,7 +15,7 @@ def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
-# of any trainer here: quiet, whole in fp32 on a processor
+# Arguments of all trainers: quiet runs in fp32 on the processor.
 PLAIN = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True)
 STEPS = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=6, seed=7)
 STEPS |= dict(learning_rate=1e-3, bias_learning_rate=1e-2, logging_steps=1, save_strategy="no")
@@ -52,12 +52,12 @@ def trained(folder, data=None, **options) -> BADPOTrainer:
 
 
 def trl_trainer(rows: list[dict], folder, tokenizer, model=tiny.model, **options) -> DPOTrainer:
-    """TRL's own on chosen and rejected responses; the reference is another model."""
+    """Train by TRL on chosen and rejected responses with another model as the reference."""
     args = DPOConfig(str(folder), per_device_train_batch_size=len(rows), **PLAIN, **options)
     data = Dataset.from_list(rows)
     return DPOTrainer(model(), model(seed=1), args, train_dataset=data, processing_class=tokenizer)
 
 
 def untimed(metrics: dict) -> dict:
-    """Metrics without those of a clock."""
+    """Remove metrics about time."""
     return {k: v for k, v in metrics.items() if not k.endswith(("_runtime", "_per_second"))}

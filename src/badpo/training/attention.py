@@ -144,7 +144,7 @@ class TreePlan:
             groups.append(RowGroup(n_rows, n_query, n_key, mask))
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
-        # of equal indices the first one is assigned last, because the others are padding
+        # the first of several equal indices is assigned last, because the other ones are padding
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
@@ -225,7 +225,7 @@ def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 TREE_ATTENTION = "badpo_tree"
 
-# Keywords of attention functions that a plan replaces, and keywords that are checked by name.
+# Keywords of attention functions that are replaced by a plan or checked separately.
 _KNOWN_KEYWORDS = {"position_ids", "cache_position", "use_cache", "scaling"}
 _KNOWN_KEYWORDS |= {"sliding_window", "dropout", "is_causal"}
 
@@ -246,8 +246,8 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
     output = decoder(
         input_ids=input_ids[None],
         position_ids=pack["position_ids"][None],
-        # An empty four-dimensional mask is passed on as it is, and every attention that does not know the plan
-        # fails on it instead of attending wrongly.
+        # Transformers passes an empty four-dimensional mask on unchanged. An attention function that does not know the
+        # plan raises an error for this mask instead of computing wrong values.
         attention_mask=torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=input_ids.device),
         tree_plan=plan,
         use_cache=False,
@@ -325,7 +325,7 @@ def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping
 
 
 def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
-    """Reason why the tree attention cannot replace a model's attention, as a noun phrase; None if it can."""
+    """Return the feature for which the tree attention cannot replace a model's attention; None if there is none."""
     text = config.get_text_config()
 
     def setting(name: str) -> Any:

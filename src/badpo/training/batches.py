@@ -5,7 +5,7 @@ into micro-batches. All votes of a step on one comparison stay together, so that
 once.
 """
 
-# torch is not followed by mypy: its classes are untyped
+# mypy does not read torch, so its classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files of a run: complete checkpoints, the facts that a resumed run must share, the step log, and package versions."""
 
-# transformers is not followed by mypy: its classes are untyped
+# mypy does not read transformers, so its classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypedDict
+from typing import Protocol, TypedDict
 
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
@@ -349,7 +349,9 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
     """
     folder, resumed = Path(run.args.output_dir), None
     if not {*allowed} <= {CODE_FACT}:
-        raise ConfigError(f"{', '.join(allowed)} cannot be allowed to change; only {CODE_FACT} can")
+        raise ConfigError(
+            f"allow_changed contains {', '.join(allowed)}; the only fact that may change is {CODE_FACT}"
+        )
     if checkpoint:
         resumed = (
             _find_newest(folder) if checkpoint is True else _find_named(Path(str(checkpoint)), folder)
@@ -411,7 +413,8 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
     elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes depend on the pseudonym key, and this machine has another key. Copy "
-            f"the key of the machine that started the run: {KEY_VARIABLE}, or pseudonym.key in the configuration folder"
+            f"the key of the machine that started the run: the variable {KEY_VARIABLE}, or the file pseudonym.key in "
+            "the configuration folder"
         )
     raise ConfigError(
         f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
@@ -479,7 +482,7 @@ class RunCallback(TrainerCallback):
         )
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Restore theta and the log from the checkpoint from which the run resumes."""
         resumed = self._trainer.resumed_from
@@ -498,7 +501,7 @@ class RunCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         train_dataloader: DataLoader,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Set the epoch of the sampler."""
         # if the resumed checkpoint is the last one, the trainer reads no micro-batch
@@ -507,14 +510,14 @@ class RunCallback(TrainerCallback):
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Skip saving and evaluation if the resumed checkpoint is the last one."""
         if self._has_finished:
             control.should_save = control.should_evaluate = control.should_log = False
 
     def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Move theta, check the start at the first step, and write the log line of the step."""
         tally = self._trainer.finish_step()
@@ -527,13 +530,13 @@ class RunCallback(TrainerCallback):
                 log.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Request a checkpoint if the run must stop."""
         control.should_save = control.should_save or bool(self.resume_command)
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Add theta and the log to the checkpoint, write its manifest, and then delete old checkpoints."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -559,7 +562,7 @@ class RunCallback(TrainerCallback):
             )
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Restore theta of the best checkpoint if the Trainer restored its weights."""
         if best := _find_best(args, state):

@@ -1,6 +1,6 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
-# transformers is not followed by mypy: its classes are untyped
+# mypy does not read transformers, so its classes have no types
 # mypy: disallow-subclassing-any=False
 
 from collections.abc import Iterator
@@ -307,9 +307,9 @@ class BADPOConfig(TrainingArguments):
         return [*config._find_wrong_types()] or [*config._find_wrong_values()]
 
     def _find_wrong_types(self) -> Iterator[str]:
-        """Describe each value that has not the type of its field; numbers of numpy become numbers of Python."""
-        # a parser of flags changes the types of the fields, so the annotations are used; fields of a subclass are not
-        # checked
+        """Describe each value whose type is not the type of its field; convert numbers of numpy to Python numbers."""
+        # A parser of command line flags changes the types of the fields, so the annotations are used. Fields of a
+        # subclass are not checked.
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):
             value, hint = getattr(self, f.name), hints[f.name]
@@ -317,7 +317,7 @@ class BADPOConfig(TrainingArguments):
                 setattr(self, f.name, value := value.tolist())
             alternatives = get_args(hint) if isinstance(hint, UnionType) else [hint]
             kinds = [get_origin(kind) or kind for kind in alternatives]
-            # the Trainer accepts objects for some dicts, and other types than text for some texts (fsdp=True)
+            # the Trainer accepts objects for some dictionaries, and other values than text for some texts (fsdp=True)
             is_unchecked = str in kinds and f.name not in BADPOConfig.__annotations__
             is_unchecked |= dict in kinds and not f.name.endswith("_kwargs")
             if is_unchecked or not {*kinds} <= {NoneType, *_TYPE_NAMES}:

@@ -55,7 +55,7 @@ def render_chats(
     tokenizer: PreTrainedTokenizerBase,
     conversations: Sequence[Sequence[Message]],
     template_options: Iterable[TemplateOptions] = (),
-    **options: Any,
+    **options: object,
 ) -> list[str]:
     """Render conversations by the tokenizer's chat template, with ``template_options`` for each conversation."""
     if tokenizer.chat_template is None:
@@ -83,7 +83,7 @@ def limit_templates() -> Iterator[None]:
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
         @wraps(method)
-        def render(self: PreTrainedTokenizerBase, *args: Any, **options: Any) -> str:
+        def render(self: PreTrainedTokenizerBase, *args: object, **options: object) -> str:
             return _run_bounded(self, partial(method, self, *args, **options))
 
         return render
@@ -114,7 +114,8 @@ def _run_bounded(tokenizer: PreTrainedTokenizerBase, render: Callable[[], Render
             errors.append(error)
 
     worker = threading.Thread(target=run, daemon=True)
-    # a single long operation, such as the power of a large number, blocks all threads; the process then ends
+    # A single long operation, such as the power of a large number, blocks all threads; faulthandler then ends the
+    # process.
     faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
     try:
         worker.start()
@@ -336,7 +337,7 @@ def report_lengths(
             Problem(
                 "W141",
                 f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses',
-                "the model would be trained on votes about text that it never sees",
+                "the votes would refer to text that the model does not see in training",
                 "raise max_length until no attribute marker is cut",
                 n_lost,
             )
@@ -346,7 +347,7 @@ def report_lengths(
             "W143",
             f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0",
             first_same,
-            "they still inform theta; raise max_length if the difference was cut away",
+            "theta still uses these comparisons; raise max_length if the difference was cut off",
             n_same,
         ),
     ]

@@ -10,7 +10,7 @@ import types
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from badpo.auditing.annotators import find_named_annotators
 from badpo.auditing.pool_bias import estimate_shared_biases
 from badpo.data.attributes import Attributes, Length
-from badpo.data.judgments import Judgments
+from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import Source, read_table
 from badpo.data.vocabulary import TEMPLATE_COLUMNS
@@ -52,7 +52,7 @@ Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
 # Column names of badpo with the names of the table; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
 VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
-# Notices about choices that a script did not make itself; these are logged like warnings.
+# Notices about defaults that badpo chose for a script. These notices are logged like warnings.
 _LOGGED_NOTICES = ("N103", "N161", "N162", "N163")
 
 
@@ -92,8 +92,9 @@ def load_model(
     The default ``dtype`` is float32, because bfloat16 weights lose updates of the size of preference training.
     """
     if isinstance(model, str):
-        init_kwargs: Any = args.model_init_kwargs or {}
-        options = {ALIASES.get(key, key): value for key, value in init_kwargs.items()}
+        init_kwargs = args.model_init_kwargs
+        init_options = init_kwargs if isinstance(init_kwargs, dict) else {}
+        options = {ALIASES.get(key, key): value for key, value in init_options.items()}
         defaults = {"trust_remote_code": args.trust_remote_code, "dtype": "float32"}
         try:
             model = load_weights(model, **defaults | options)
@@ -111,8 +112,8 @@ def load_model(
         )
     if getattr(model, "is_quantized", False):
         raise ConfigError(
-            f"{argument} is quantised, but this trainer needs weights that are not: load it without a "
-            "quantization_config, in bfloat16 with a peft_config; or use badpo.trl.BiasAdjustedDPOTrainer for QLoRA"
+            f"{argument} is quantized, but this trainer requires weights without quantization. Load the model without "
+            "a quantization_config, in bfloat16 with a peft_config; or use badpo.trl.BiasAdjustedDPOTrainer for QLoRA"
         )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
@@ -215,12 +216,13 @@ def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTr
             "adapter, so that the saved adapter would not fit the base model; use pissa, which is deterministic"
         )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)  # peft reads it
+        # peft reads the old attribute
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return get_peft_model(model, peft_config)
 
 
 def checkpoint_activations(model: PreTrainedModel, options: Mapping[str, object] | None) -> None:
-    """Turn on gradient checkpointing by the newest method name that the model has."""
+    """Turn on gradient checkpointing; newer models have a new name for the method."""
     newest = f"{RENAMED['gradient_checkpointing']}_enable"
     enable = getattr(model, newest) if hasattr(model, newest) else model.gradient_checkpointing_enable
     enable(options)
@@ -285,9 +287,9 @@ def build_bias(
 ) -> BiasTerm:
     """Make the bias term of a variant in `badpo.objective.bias.VARIANTS`, at zero or at an estimate from its judgments.
 
-    With ``warm_start`` "audit", all annotators start at `badpo.auditing.pool_bias.estimate_shared_biases`. With "offline", they
-    start at the log-odds that a vote is for the response with the attribute. ``gold_named`` are annotators whose theta
-    is held at zero; with them, "offline" starts every annotator at `estimate_bias_from_gold`.
+    With ``warm_start`` "audit", all annotators start at `badpo.auditing.pool_bias.estimate_shared_biases`. With
+    "offline", they start at the log-odds that a vote is for the response with the attribute. ``gold_named`` are
+    annotators whose theta is held at zero; with them, "offline" starts every annotator at `estimate_bias_from_gold`.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -413,14 +415,14 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
         raise ConfigError(
             f"the bias term has {counted(len(bias.annotators), 'annotator')} and the attributes "
             f"{list(bias.attributes)}, but the judgments have {counted(len(annotators), 'annotator')} and the "
-            f"attributes {list(judgments.attribute_names)}; both must be the same and in the same order. Leave bias "
-            "out to make the bias term from the judgments"
+            f"attributes {list(judgments.attribute_names)}; both must be the same and in the same order. Without "
+            "the argument bias, the trainer makes the bias term from the judgments"
         )
     if gold_named and set(gold_named) != set(bias.gold_annotators):
         raise ConfigError(
             f"gold_annotators names {counted(len(gold_named), 'annotator')}, but the mask of the bias term has "
-            f"{len(bias.gold_annotators)}; they must be the same. Leave gold_annotators out, or leave bias out to make "
-            "the bias term from the judgments"
+            f"{len(bias.gold_annotators)}; they must be the same. Leave out one of the two arguments; without bias, "
+            "the trainer makes the bias term from the judgments"
         )
 
 
@@ -435,13 +437,13 @@ def read_training(
     If a script for TRL declares neither a variant nor an attribute, the attribute is length.
     """
     try:
-        judgments = as_judgments(data, attributes, columns)
+        judgments = as_judgments(data, attributes, columns=columns)
     except DataError as error:
         codes = {problem.code for problem in error.problems if problem.severity == "error"}
         if variant not in ("pooled", "none") or codes != {"E112"}:
             raise
-        # these variants need no ids, so votes without an annotator can be used
-        judgments = as_judgments(data, attributes, {**(columns or {}), "annotator": None})
+        # these variants do not use ids, so votes without an annotator can be used
+        judgments = as_judgments(data, attributes, columns={**(columns or {}), "annotator": None})
     require_texts_alone(judgments)
     chosen, findings = choose_variant(variant, judgments)
     if variant is None and not judgments.attributes:
@@ -460,7 +462,7 @@ def read_training(
             f"bias: {chosen} needs at least one attribute. Declare it, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # N161 and N163 include the content of N110
+    # N161 and N163 repeat the content of N110
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -476,7 +478,7 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """Choose the variant of the bias term; the default is `shared_mean`, or `pooled` (N161) without annotators."""
-    # W110: a column that looks like the annotators' is not used
+    # W110 reports a column that looks like ids of annotators and is not used
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
         return requested or "shared_mean", []
@@ -526,7 +528,7 @@ def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns
     """
     declared = [attribute.config for attribute in train.attributes]
     is_measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
-    judgments = as_judgments(data, () if is_measured else train.attributes, columns)
+    judgments = as_judgments(data, () if is_measured else train.attributes, columns=columns)
     require_texts_alone(judgments)
     numbers = pd.Index(train.annotators["pseudonym"]).get_indexer(judgments.annotators["pseudonym"])
     votes = judgments.votes.assign(annotator=numbers[judgments.votes["annotator"].to_numpy()])
@@ -534,28 +536,28 @@ def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns
 
 
 def as_judgments(
-    data: Judgments | Source, attributes: Attributes, columns: Columns = None, **reading: Any
+    data: Judgments | Source, attributes: Attributes, **options: Unpack[ReadingOptions]
 ) -> Judgments:
     """Return ``data`` as `Judgments` with the attributes; a table is read with the template columns that TRL reads.
 
-    ``reading`` are further options of `Judgments.read`.
+    ``options`` are options of `Judgments.read`.
     """
     if isinstance(data, Judgments):
         return data.with_attributes(attributes) if attributes else data
-    options: dict[str, Any] = {"columns": columns, "attributes": attributes, **reading}
     if isinstance(data, str | os.PathLike):
-        judgments = Judgments.read(data, **options)
+        judgments = Judgments.read(data, attributes=attributes, **options)
         # W107: the table has a column that TRL reads and `Judgments.read` does not
         if all(finding.code != "W107" for finding in judgments.findings):
             return judgments
     # cells with the JSON feature of `datasets` are decoded only row by row
     needs_rows = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
-    table = read_table(list(data) if needs_rows else data, reading.get("bad_rows") == "drop")
+    table = read_table(list(data) if needs_rows else data, options.get("bad_rows") == "drop")
     present = [name for name in TEMPLATE_COLUMNS if name in table.frame]
     used = [name for name in present if table.frame[name].notna().any()]
     cells = {name: pd.Series([*map(_encode_cell, table.frame[name])], dtype=object) for name in used}
     table = dataclasses.replace(table, frame=table.frame.assign(**cells))
-    judgments = Judgments.read(table, keep=used, **options)
+    with_template_columns: ReadingOptions = {**options, "keep": used}
+    judgments = Judgments.read(table, attributes=attributes, **with_template_columns)
     if lost := [name for name in used if name not in judgments.comparisons]:
         what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"
         remedy = "give each of these rows its own comparison_id, so that they are different comparisons"

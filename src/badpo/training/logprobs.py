@@ -7,7 +7,7 @@ and soft cap. Always call ``model(scoring=...)``: under DDP, calling a sub-modul
 gradients silently.
 """
 
-# torch and transformers are not followed by mypy: their classes are untyped
+# mypy does not read torch and transformers, so their classes have no types
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 
 import inspect
@@ -70,8 +70,11 @@ def attach(model: PreTrainedModel) -> PreTrainedModel:
     """
 
     def forward(
-        self: PreTrainedModel, *args: Any, scoring: ScoringInputs | None = None, **kwargs: Any
-    ) -> Any:
+        self: PreTrainedModel,
+        *args: object,
+        scoring: ScoringInputs | None = None,
+        **kwargs: object,
+    ) -> ModelOutput | Tensor | tuple[Tensor, Tensor]:
         if scoring is None:
             return type(self).forward(self, *args, **kwargs)
         return _token_logps(self, scoring)
@@ -151,7 +154,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
     states = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
 
-    def return_states(*args: Any, **kwargs: Any) -> _HiddenStates:
+    def return_states(*args: object, **kwargs: object) -> _HiddenStates:
         nonlocal n_calls
         n_calls += 1
         return states
@@ -173,7 +176,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
             f"badpo cannot compute the logits of {type(model).__name__} for individual positions, so that it cannot "
             "train this model"
         )
-    # the gradient of a view is a view; the gradient of an indexed element would be a copy of all logits
+    # squeeze returns a view, whose gradient needs no memory; indexing would copy all logits in the backward pass
     return logits.squeeze(0)
 
 

@@ -138,7 +138,7 @@ class Tally:
         return round(float(self.sums[1, 1]))
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add up the sums and the tensors ``more`` over the processes; return the latter.
+        """Add up the sums and the tensors ``more`` over the processes; return the sums of ``more``.
 
         Raise `NotFiniteError`, which begins with ``when``, if a value of a judgment is not finite on any process.
         """

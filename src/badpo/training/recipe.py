@@ -48,7 +48,7 @@ Keys = Json
 
 
 def _refuse_bool(value: object) -> object:
-    # pydantic and Python treat True as the number 1
+    # pydantic and Python would treat True as the number 1
     if isinstance(value, bool):
         raise ValueError("true and false are not numbers")
     return value
@@ -74,7 +74,7 @@ def _check_objective(block: object, further: Sequence[str] = ()) -> Mapping[str,
 
 
 def _parse_baselines(value: object) -> list[Mapping[str, object]]:
-    """Objectives by name or as blocks; true means DPO and its placebo."""
+    """Parse a list of objectives, which are names or blocks; true means DPO and its placebo."""
     if isinstance(value, bool):
         value = [DPO, PLACEBO] if value else []
     entries = value if isinstance(value, list) else [value]

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 # Number of responses in a shard, which a killed process can lose. The number is even, so that both responses of a
 # comparison share the forward of their prompt.
 RESPONSES_PER_SHARD = 4096
-# Settings of a model or adapter that change no log-probability. `save_pretrained` and the Trainer write the first
-# ones; the last ones concern the files of an adapter.
+# Settings of a model or adapter that change no log-probability. `save_pretrained` and the Trainer write the settings in
+# the first two lines; the settings in the last line concern the files of an adapter.
 WITHOUT_EFFECT = re.compile(
     ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
     "|pad_token_id|return_dict|output_attentions|output_hidden_states"
@@ -134,9 +134,9 @@ class ReferenceCache:
 
     New log-probabilities are written to a new shard every few thousand responses. Writing is atomic, and the name of
     a shard is the checksum of its content. Two processes can therefore write at the same time; at worst both write
-    the same response. A shard with a wrong checksum is reported and not read. Its responses are computed again in the
-    same groups, so that the values are equal bit by bit, and the new shard replaces the damaged one. ``n_computed``
-    is the number of responses that needed the model.
+    the same response. The cache reports a shard with a wrong checksum and does not read it. The model then scores the
+    responses of this shard again in the same groups, so that the values are equal bit by bit, and a new shard replaces
+    the damaged shard. ``n_computed`` is the number of responses that the model has scored.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -179,7 +179,7 @@ class ReferenceCache:
                 continue
             if _shard_name(path.read_bytes()) != path.name:
                 logger.warning(
-                    "reference cache: %s is damaged; its values are computed again when they are needed",
+                    "reference cache: %s is damaged; badpo computes its values again when they are needed",
                     path.name,
                 )
                 continue
@@ -252,7 +252,7 @@ class ReferenceScorer:
         return None if has_changed else start
 
     def score(self, data: EncodedJudgments) -> list[np.ndarray]:
-        """Log-probabilities of both responses of every comparison; each process computes its share."""
+        """Compute the log-probabilities of both responses of every comparison; each process computes a share."""
         if data.reference is None:
             pairs, n_before = data.encoded.pairs, self.cache.n_computed
             rank, world = self._accelerator.process_index, self._accelerator.num_processes

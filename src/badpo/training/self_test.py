@@ -1,4 +1,4 @@
-"""Tests before training: the scoring forward equals the model's own forward, and the policy starts at the reference."""
+"""Test before training that the scoring forward equals the model's own forward and the policy equals the reference."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # The scoring forward may differ from the model's own forward by this multiple of the rounding noise.
 NOISE_FACTOR = 2.0
-# The forward that measures the noise changes every 61st number of the input embeddings by a rounding error.
+# The noise is measured by a forward in which every 61st number of the input embeddings has a rounding error.
 NUDGED_EVERY = 61
-# A larger noise is not rounding: tokens after a response then change its log-probabilities.
+# Largest noise that rounding can cause. If tokens after a response change its log-probabilities, the noise is larger.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
 # Number of padding tokens in the forward that measures the noise.
 N_PADDING = 7
@@ -249,7 +249,7 @@ def _run_test(
     with _frozen(model), torch.enable_grad():
         results = [_compare_forwards(_Trial(model, layout, pairs)) for pairs in samples]
     spread = float(torch.cat([result.logps for result in results]).std(correction=0)) or 1.0
-    # the maximum of numpy, unlike Python's, is NaN if a value is NaN
+    # if a value is NaN, the maximum of numpy is NaN; the maximum of Python may not be
     differences = np.max([result.differences for result in results], axis=0) / [spread, 1.0]
     noise = np.max([result.noise for result in results], axis=0) / [spread, 1.0]
     return SelfTest(

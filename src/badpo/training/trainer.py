@@ -4,7 +4,7 @@ The loss of a vote comes from an objective, which gives the weights of the votes
 `BiasTerm`. The trainer does not know any objective by name.
 """
 
-# transformers is not followed by mypy: its classes are untyped
+# mypy does not read transformers, so its classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -148,14 +148,14 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
 class _StepTrainer(transformers.Trainer):
     """Trainer whose loss is divided only by a count over the whole step and all processes."""
 
-    def __init__(self, **options: Any):
+    def __init__(self, **options: object):
         super().__init__(**options)
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
             self.loss_is_scaled_for_ga = True
 
     def floating_point_ops(self, inputs: MicroBatch) -> int:
-        """The Trainer's estimate, 6 for each weight and input token; shared tokens count once."""
+        """Estimate 6 operations for each weight and input token, as the Trainer does; shared tokens count once."""
         scoring = inputs["scoring"]
         return (
             0
@@ -222,11 +222,11 @@ class BADPOTrainer(_StepTrainer):
         model: str | PreTrainedModel,
         ref_model: str | PreTrainedModel | None = None,
         args: BADPOConfig | None = None,
-        data_collator: Callable[..., Any] | None = None,
+        data_collator: Callable[..., object] | None = None,
         train_dataset: Judgments | Source | None = None,
         eval_dataset: EvaluationData = None,
         processing_class: PreTrainedTokenizerBase | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
+        compute_metrics: Callable[..., object] | None = None,
         callbacks: Sequence[transformers.TrainerCallback] | None = None,
         optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
         quantization_config: object = None,
@@ -316,8 +316,8 @@ class BADPOTrainer(_StepTrainer):
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # for the first step: sums of squares of the policy's minus the reference's log-probabilities, and of the
-        # reference's
+        # sums of squares over the tokens of the first step: of the differences between the log-probabilities of policy
+        # and reference, and of the log-probabilities of the reference
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
@@ -361,7 +361,7 @@ class BADPOTrainer(_StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # the common beginning of both responses cancels, unless its tokens have different weights
+        # the log-probabilities of the common beginning of both responses cancel if the objective does not weigh tokens
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -613,7 +613,7 @@ class BADPOTrainer(_StepTrainer):
         self,
         resume_from_checkpoint: str | bool | None = None,
         allow_changed: Sequence[str] = (),
-        **kwargs: Any,
+        **kwargs: object,
     ) -> TrainOutput:
         """Train; with ``resume_from_checkpoint=True`` continue from the newest complete checkpoint of this run.
 
@@ -654,7 +654,7 @@ class BADPOTrainer(_StepTrainer):
         elif self.is_world_process_zero():
             held_out = None
             if self._held_out is not None:
-                held_out = as_judgments(self._held_out, self.judgments.attributes, self._columns)
+                held_out = as_judgments(self._held_out, self.judgments.attributes, columns=self._columns)
             write_script_run(
                 self.run_folder, self._start, self.judgments, held_out, self.bias, self.args
             )
@@ -682,7 +682,7 @@ class BADPOTrainer(_StepTrainer):
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
-            # nobody else could load the adapter, and its configuration would publish a local path
+            # other people could not load the adapter, and its configuration would publish a local path
             raise ConfigError(
                 "the adapter was trained on a local model, which is not published with it. Publish this model and load "
                 "it by its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
@@ -834,7 +834,7 @@ class SupervisedTrainer(_StepTrainer):
     def _collate(self, rows: list[Pair]) -> dict[str, ScoringInputs]:
         return {"scoring": move_inputs(self._layout(rows), torch.device("cpu"))}
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
         """Train as `transformers.Trainer.train`, with the attention that packed rows need."""
         with scoring_attention(self.model, self._layout):
             return super().train(*args, **kwargs)
