@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -145,7 +145,7 @@ def audit(
 
 
 def _read(
-    data: Any,
+    data: Judgments | Source,
     attributes: Attributes,
     models: Sequence[str],
     reading: ReadingOptions,
@@ -170,12 +170,12 @@ def _read(
     return judgments, used, worst_first([*problems, *left_out])
 
 
-def _file_name(data: Any) -> str:
+def _file_name(data: Judgments | Source) -> str:
     """Return the file's name without its folder, because a folder can identify a person; empty if there is no file."""
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
-def _build_problem_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
+def _build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -> list[Json]:
     """Return the problems as rows, errors first; a row shows the name of a file without its folder."""
     rows = [asdict(problem) for problem in worst_first(problems)]
     for row in rows:

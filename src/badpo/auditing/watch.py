@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,10 @@ from badpo.auditing.pool_bias import add_default_attributes
 from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
-from badpo.data.judgments import Judgments
+from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.layouts import recognise
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
-from badpo.data.tables import read_table
+from badpo.data.tables import Source, read_table
 from badpo.estimation.sequential import (
     GRID,
     RELIABILITY_GRID,
@@ -308,13 +308,13 @@ class WatchResult:
 
 
 def watch(
-    data: Any,
+    data: Source,
     attributes: Attributes,
     state: str | os.PathLike[str],
     *,
     votes_per_comparison: int | None = None,
     alpha: float = 0.05,
-    **reading: Any,
+    **reading: Unpack[ReadingOptions],
 ) -> WatchResult:
     """Add the comparisons that closed since the last call to the state, and report the flagged annotators.
 
@@ -407,7 +407,7 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
 
 
 def _find_closed(
-    judgments: Judgments, needed: int | None, data: Any, reading: Mapping[str, Any]
+    judgments: Judgments, needed: int | None, data: Source, reading: ReadingOptions
 ) -> tuple[Bools, list[Problem]]:
     """Mask of the comparisons with all their votes, and a warning if ties could not be counted."""
     once = judgments.votes.drop_duplicates(["comparison", "annotator", "shown_first"])

@@ -14,7 +14,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
-from badpo.data.tables import read_table
+from badpo.data.tables import Source, read_table
 from badpo.data.vocabulary import KNOWN
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
@@ -46,7 +46,7 @@ class Imported:
 
 
 def import_votes(
-    source: Any,
+    source: Source,
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
     winners: Mapping[str, str] | None = None,
@@ -164,7 +164,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
 
 
 def import_file(
-    source: Any,
+    source: Source,
     out: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -250,7 +250,7 @@ def _read_judgments(
     imported: Imported,
     winners: Mapping[str, str] | None,
     keep: Sequence[str],
-    mapping: Any,
+    mapping: str | os.PathLike[str] | None,
     reading: Json,
 ) -> Judgments:
     """Read the judgments of an import, with the kept columns; an import without annotators must be intended."""

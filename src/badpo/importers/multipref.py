@@ -1,8 +1,8 @@
 """Reader for MultiPref's individual votes: two crowd workers and two experts for each pair of completions."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from badpo.data.files import Json
 from badpo.importers.export import Export, Importer, as_list
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
@@ -23,7 +23,7 @@ _PAIR = {name: name for name in ("comparison_id", "prompt_id", "model_a", "model
 COLUMNS = (*_PAIR.values(), *POOLS)
 
 
-def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
+def read_multipref(export: Export) -> Iterator[Json]:
     """Yield one row for each annotation. The vote is the overall preference.
 
     ``--column winner=QUESTION`` imports another question. Clear and slight preferences count as the same vote. An

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from badpo.data.files import Json
 from badpo.data.problems import counted
 from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, as_list
 
@@ -12,7 +12,7 @@ _PEOPLE = ("_annotator_id", "_session_id")
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
-def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
+def read_prodigy(export: Export) -> Iterator[Json]:
     """Yield one row for each task; the responses have the order in which Prodigy showed them.
 
     A third option may mean a tie. Rejected and ignored tasks, tasks without exactly two responses, and tasks without
