@@ -13,6 +13,7 @@ import resource
 import shutil
 import stat
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -446,6 +447,12 @@ def arrow(start: Callable, compression: str | None) -> bytes:
     return out.getvalue()
 
 
+def zip_archive(text: str) -> bytes:
+    with zipfile.ZipFile(out := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("votes.csv", text + "y" * 99)
+    return out.getvalue()
+
+
 # no byte of it shows what is in it
 HIDDEN = parquet(["y" * 99, TOM] * 20, use_dictionary=False, write_statistics=False, store_schema=False)
 COPIES = {  # what a file holds, and whom it names
@@ -462,6 +469,10 @@ COPIES = {  # what a file holds, and whom it names
     "packed.feather": (arrow(pa.ipc.new_file, "zstd"), TOM),
     "frame.pkl": (b"\x80\x04\x95\0\0" + TOM.encode() + b"Worker-4", TOM),
     "copy.csv.xz": (lzma.compress(f"n,rater\n1,{TOM}\n".encode()), TOM),
+    "notes.log.zst": (pa.compress(f"of {TOM}.".encode(), "zstd", asbytes=True), TOM),
+    "copies.zip": (zip_archive(f"n,rater\n1,{TOM}\n"), TOM),
+    "copies.7z": (b"7z\xbc\xaf\x27\x1c and what nobody can read", TOM),
+    "broken.zip": (b"PK\x03\x04 and then nothing", TOM),
     "notes.txt.bz2": (bz2.compress(TOM.encode()), TOM),
     "large": (b" " * (2**24 - 4) + TOM.encode() + b" " * 2**24, TOM),
     f"of {TOM}": (b"", TOM),

@@ -54,6 +54,8 @@ def test_a_run_has_what_its_folder_has_and_a_torn_file_is_named(tmp_path):
         ("readouts.json", {"rates": {"woman": {}}}, "rates.woman.rate"),
         ("readouts.json", {"seed": "42"}, "seed"),
         ("readouts.json", {"heldout": {"woman": {"gap": [0.1]}}}, "heldout.woman.gap"),
+        ("readouts.json", {"tilt": {"woman": {"tilt": 1e300}}}, "tilt.woman.tilt"),
+        ("readouts.json", {"tilt": {"woman": {"tilt": 0.1, "typical": 0.0}}}, "tilt.woman.typical"),
         ("bias.json", {"annotators": 3}, "annotators"),
         ("bias.json", {"extra": {"first_margin": {"mean": 0.0}}}, "extra.first_margin.difference"),
         ("environment.json", {"packages": 3}, "packages"),

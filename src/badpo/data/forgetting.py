@@ -19,6 +19,7 @@ import re
 import shlex
 import shutil
 import unicodedata
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +62,11 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
+    b"(\xb5/\xfd": lambda path, _: pa.CompressedInputStream(str(path), "zstd"),
+    b"\x04\x22M\x18": lambda path, _: pa.CompressedInputStream(str(path), "lz4"),
 }
+_ZIP = b"PK\x03\x04"
+_CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # archives that Python does not read
 _ARROW_KINDS = (".arrow", ".feather")
 _ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # how files and streams of Arrow begin
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
@@ -616,21 +621,22 @@ def _written_forms(people: People) -> dict[bytes, str]:
 def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
     """Yield the parts of a file in lower case, each with whether ids may follow each other in it without a separator.
 
-    The parts are the name, the bytes (of a compressed file the decompressed bytes), and the values of a parquet or
-    Arrow file. Each block of bytes begins with the end of the one before.
+    The parts are the name, the bytes (of a compressed file the decompressed bytes), the files in a zip archive, and the
+    values of a parquet or Arrow file. Each block of bytes begins with the end of the one before.
     """
     yield os.fsencode(path.name).lower(), False
     with path.open("rb") as file:
         start = file.read(6)
-    open_file = next((each for mark, each in _COMPRESSED.items() if start.startswith(mark)), open)
-    is_parquet, rest = start.startswith(b"PAR1"), b""
-    with open_file(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            block = rest + block.lower()
-            is_binary = b"\0" in block and not is_parquet
-            # an id at the end of a block may go on in the next block; if it does not, it is found in the rest
-            yield block + b"0", is_binary
-            rest = block[-overlap:]
+    is_parquet = start.startswith(b"PAR1")
+    for file in _open_files(path, start):
+        rest = b""
+        with file:
+            while block := file.read(_BLOCK):
+                block = rest + block.lower()
+                is_binary = b"\0" in block and not is_parquet
+                # an id at the end of a block may go on in the next block; if it does not, it is found in the rest
+                yield block + b"0", is_binary
+                rest = block[-overlap:]
         yield rest, False
     if is_parquet:
         with pq.ParquetFile(path) as table:
@@ -640,6 +646,19 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
     elif start.startswith(_ARROW_MARKS):
         for batch in _arrow_batches(path):
             yield _values(batch), False
+
+
+def _open_files(path: Path, start: bytes) -> Iterator[Any]:
+    """Yield a file, which is decompressed while it is read, and each compressed file in a zip archive."""
+    if start.startswith(_CLOSED):
+        raise ValueError("an archive that is not searched")
+    yield next((each for mark, each in _COMPRESSED.items() if start.startswith(mark)), open)(path, "rb")
+    if start.startswith(_ZIP):
+        with zipfile.ZipFile(path) as archive:
+            packed = [
+                member for member in archive.infolist() if member.compress_type != zipfile.ZIP_STORED
+            ]
+            yield from map(archive.open, packed)
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:

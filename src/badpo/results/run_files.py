@@ -54,7 +54,8 @@ _READ = (
 _Z = float(ndtri(0.975))
 # Nats per token relative to the reference; below this value, training made all responses less likely.
 FAR_BELOW = -0.3
-_Number = Annotated[float, Field(allow_inf_nan=False)] | None
+_LARGEST = 1e12  # what no metric exceeds, and no chart can draw
+_Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)] | None
 
 
 # -- content of the files; other keys are ignored --------------------------------------------
@@ -82,7 +83,7 @@ class Tilt(Measured):
     """A policy's tilt toward an attribute, its unit, and the root mean square of the attribute difference."""
 
     unit: str = "mean margin toward the attribute"
-    typical: float = 1.0
+    typical: float = Field(1.0, gt=0.0, le=_LARGEST)
     n_comparisons: int | None = None
 
 
