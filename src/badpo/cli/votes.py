@@ -162,7 +162,7 @@ def watch(
         metavar="N",
         help="Number of votes after which a comparison is complete; by default all comparisons are complete.",
     ),
-    alpha: float = Option(0.05, help="Accepted probability of any false flag."),
+    alpha: float = Option(0.05, help="Accepted share of false flags (false discovery rate)."),
     as_json: options.AsJson = False,
     *,
     reading: Json,
@@ -293,9 +293,9 @@ def forget(
     messages = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
     then = dict.fromkeys(f"then: {remedy}" for remedy in messages.values() if remedy)
     is_found = any(trace.is_sure for trace in traces)
-    nobody = ["nobody was found; another key or another spelling of the id gives another pseudonym"] * (
-        not is_found
-    )
+    nobody = [
+        "no such annotator was found; another key or another spelling of the id gives another pseudonym"
+    ] * (not is_found)
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *messages, *then]
     rows = [
         {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}

@@ -726,7 +726,7 @@ def _step_from_mean(
     logits = (biases[all_votes.annotator] * all_votes.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
-    # the step would overshoot for a vote with a probability below one half: use the information at even odds
+    # if the probability of a vote is below one half, the information at even odds keeps the step short
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * all_votes.delta, information[:, None] * all_votes.delta**2
     slope, bend = (summed(all_votes.annotator, each, len(biases)) for each in pieces)

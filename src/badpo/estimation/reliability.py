@@ -464,7 +464,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # no step is left after the step was taken, or if it does not increase the likelihood
+        # the remaining step is zero after a step was taken, or if no step increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
