@@ -524,36 +524,28 @@ def _mistral() -> Suite:
     return Suite("mistral", "Another model family", panels)
 
 
-def _default_fit(label: str, *rows: Row) -> tuple[Row, ...]:
-    """The rows with the rule that `badpo train` uses for theta; the paper uses Adam from zero."""
-    return tuple(
-        Row(
-            f"{row.label}, {label}",
-            replace(row.condition, variant="default_fit", overrides=(("bias_fit", "anchored"),)),
-        )
-        for row in rows
+# The first two tables with the rule that `badpo train` uses for theta; the paper uses Adam from zero.
+DEFAULT_FIT = tuple(
+    Row(
+        f"{row.label}, default fit",
+        replace(row.condition, variant="default_fit", overrides=(("bias_fit", "anchored"),)),
     )
+    for row in BA
+)
 
 
 def _names_default() -> Suite:
-    rows = (DPO, PLACEBO_ROW, *_default_fit("default fit", *BA))
+    rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT)
     panel = Panel("tab:names_v3", f"{QWEN}, badpo train's fit", SIGNED, rows, {**RATES, **TILTS, **KL})
     return Suite("names-default", "The table of `names` with badpo train's fit of theta", (panel,))
 
 
 def _length_default() -> Suite:
-    # The placebo has no bias toward length and none toward Markdown, so the first rows declare both.
-    rows = (
-        DPO,
-        PLACEBO_ROW,
-        *_default_fit("default fit", *BA),
-        *_default_fit("default fit, length declared only", *_declaring("length", *BA)),
-        RDPO,
-    )
+    # The placebo has no bias toward length and none toward Markdown, so the rows declare both.
+    rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO)
     panel = Panel("tab:multipref", f"{QWEN}, badpo train's fit", STYLE, rows, LENGTH)
-    return Suite(
-        "length-default", "The table of `multipref-length` with badpo train's fit of theta", (panel,)
-    )
+    title = "The table of `multipref-length` with badpo train's fit of theta"
+    return Suite("length-default", title, (panel,))
 
 
 def _offset() -> Suite:
