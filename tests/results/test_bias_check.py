@@ -179,6 +179,8 @@ def test_an_empty_result_has_a_reason_and_a_next_command():
 def test_small_effects_are_printed_with_enough_digits():
     (check,) = check_bias(three(0.0013, 0.0, 0.0002, {"noise": 0}))
     assert plain(check.number(0.0013)) == "+0.0013" and plain(check.number(-0.00021)) == "-0.0002"
+    (check,) = check_bias(three(0.2, 0.0, 0.002, {"noise": 0.01}))
+    assert check.arms["pooled"].share and plain(check.number(0.002)) == "+0.002"
 
 
 def test_small_units_have_a_small_threshold():

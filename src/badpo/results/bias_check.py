@@ -111,13 +111,19 @@ class BiasCheck:
         return arm_label(self.target)
 
     @property
+    def subject(self) -> str:
+        """The attribute in a sentence; a coded attribute is read from names."""
+        return f"{self.label} names" if self.label.endswith("-coded") else self.label
+
+    @property
     def title(self) -> str:
         """Title with the attribute and the kind of comparisons."""
         return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
-        """Format a tilt or a difference of tilts with two significant digits of the largest one."""
-        return signed(value, decimal_places(one.value for one in self.differences.values()))
+        """Format a tilt or a difference of tilts with three decimals, and more if all differences are small."""
+        differences = (one.value for one in self.differences.values())
+        return signed(value, decimal_places(differences, least=3))
 
     def with_interval(self, found: Estimate) -> str:
         """Format a tilt with its 95 % confidence interval."""
