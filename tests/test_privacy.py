@@ -175,3 +175,13 @@ def test_ids_in_other_columns_or_as_their_names_are_in_no_message(change, option
     # what the caller wrote may stand there
     told = said(result).replace(b"PLANTED3", b"")
     assert result.exit_code == 3 and code.encode() in told and not PLANTED.search(told)
+
+
+def test_a_table_with_a_column_for_each_annotator_is_imported_and_forgotten_without_their_ids(places):
+    """One column has labels that are not read, so that its name, which is an id, is of no known kind."""
+    frame = wide()
+    frame.assign(**{frame.columns[-1]: "unsure"}).to_csv(places[0] / "votes.csv", index=False)
+    imported = badpo("import", places[0] / "votes.csv", "--wide", "--out", places[1] / "votes.parquet")
+    forgotten = badpo("forget", "somebody", "--data", places[0] / "votes.csv")
+    assert imported.exit_code == 0 and forgotten.exit_code == 3 and b"E101" in said(forgotten)
+    assert not PLANTED.search(said(imported) + said(forgotten))

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from badpo.data.cells import Table, as_ids
+from badpo.data.cells import Table, as_ids, columns_of_votes
 from badpo.data.files import (
     AUDIT_FILES,
     BIAS_SUFFIX,
@@ -48,6 +48,7 @@ from badpo.data.files import (
     write_checksum,
     write_json,
 )
+from badpo.data.layouts import list_columns
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, listed
 from badpo.data.tables import DROPPED_KEY, OLDER_ENCODINGS, PACKED, READERS, decoded, read_table
@@ -324,10 +325,13 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     try:
         ids = as_ids(table.frame[column])
     except (KeyError, ValueError) as error:
-        like = [f"; {name} looks like it" for name in like_annotators(names)[:1]]
+        # the name of a column of votes may be the id of the person who voted
+        votes = columns_of_votes(table.frame, names)
+        others = [name for name in names if name not in votes]
+        like = [f"; {name} looks like it" for name in like_annotators(others)[:1]]
         what = str(error) if column in names else f"is not in the table{''.join(like)}"
         remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
-        where = f"{path}, found: {', '.join(names)}"
+        where = f"{path}, found: {list_columns(table.frame, [])}"
         raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
     theirs = np.isin(ids, [*people.owners(ids)])
     present = {*ids[theirs]}

@@ -107,7 +107,8 @@ def import_votes(
             "E145", f"the columns match no known format: {known_formats}", remedy
         )
         raise DataError([*unknown.problems, *error.problems]) from None
-    unused = [str(name) for name in read.frame.columns if name not in KNOWN]
+    # with a column for each annotator, the name of any other column may be an id too
+    unused = [str(name) for name in read.frame.columns if name not in KNOWN and layout != "wide"]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
