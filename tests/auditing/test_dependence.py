@@ -121,6 +121,15 @@ def test_ties_are_counted_and_named_if_they_are_selective(kind):
     )
 
 
+def test_the_share_of_ties_counts_repeated_judgments():
+    table = tied("at random")
+    again = table.assign(winner="tie")
+    ties = audit(pd.concat([table, again], ignore_index=True), [Length()]).summary["attributes"][0][
+        "ties"
+    ]
+    assert 0.5 < ties["differing_share"] < 1 and ties["log_odds_low"] <= ties["log_odds"]
+
+
 def test_the_population_interval_holds_the_value_of_others_where_few_annotators_differ():
     held, narrow = 0, 0
     for seed in range(200):

@@ -167,12 +167,14 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         return {}
     both = judgments.with_attributes(of_texts), judgments.ties.with_attributes(of_texts)
     votes = pd.concat([_collect_votes(each) for each in both], ignore_index=True)
+    delta = np.concatenate([each.delta * each.cross_group() for each in both])
+    differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
+    # The shares count all judgments. As in the estimates, the rest counts an annotator's first vote on a comparison.
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
-    delta = np.concatenate([each.delta * each.cross_group() for each in both])[first]
-    votes = votes[first]
+    votes, delta = votes[first], delta[first]
     sign, is_tie = votes["sign"].to_numpy(), (votes["sign"] == 0).to_numpy()
     rows = {}
-    for attribute, difference in zip(of_texts, delta.T, strict=True):
+    for attribute, difference, on_all in zip(of_texts, delta.T, differs_all.T, strict=True):
         differs = difference != 0
         size_p, annotators_p = _test_selection(
             votes, is_tie, np.abs(difference), judgments.has_identities
@@ -187,9 +189,9 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
             "_high": (n_ties, n_ties),
         }
         rows[attribute.name] = {
-            "n": n_ties,
-            "differing_share": is_tie[differs].mean(),
-            "alike_share": is_tie[~differs].mean() if not differs.all() else np.nan,
+            "n": int(is_tie_all[on_all].sum()),
+            "differing_share": is_tie_all[on_all].mean(),
+            "alike_share": is_tie_all[~on_all].mean() if not on_all.all() else np.nan,
             "size_p": size_p,
             "annotators_p": annotators_p,
             "is_selective": bool(min(size_p, annotators_p) < SELECTIVE / (2 * len(of_texts))),
