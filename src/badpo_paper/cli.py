@@ -63,7 +63,7 @@ def demo(
         )
     numbers = parse_seeds(seeds)
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        from badpo_paper.reproduce import format_demo_tables, run_demo
+        from badpo_paper.reproduce import ALL_TABLES, format_demo_tables, run_demo
 
         summaries = run_demo(out, numbers, progress, model, data_seed)
 
@@ -74,7 +74,7 @@ def demo(
             f"# The demo over training seeds, data seed {data_seed}\n\n"
             f"Printed by `badpo demo {' '.join(arguments)} --results {results}`. The votes are the same for all "
             f"training seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change "
-            f"the second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers)}\n"
+            f"the second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers, ALL_TABLES)}\n"
         )
         write_atomically(results, page.encode())
     text = f"{format_demo_tables(out, numbers)}\n\nreport: {out / 'report.html'}"

@@ -226,9 +226,13 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
 
 DEMO_ARMS = ("dpo", PLACEBO, "pooled", "shared_mean")
 # Title -> columns of the demo's tables.
-TABLES = {
+# Title -> columns of the tables that the demo prints, and of all tables on its page of results.
+MAIN_TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
     "Tilt: mean margin toward the attribute on held-out comparisons, in log-odds": TILTS,
+}
+ALL_TABLES = {
+    **MAIN_TABLES,
     "Distance to the reference in log-odds, held-out gap, theta against the planted": {
         "log-odds, p(woman)": "distance:rates.woman.rate",
         "log-odds, p(black)": "distance:rates.black.rate",
@@ -330,15 +334,17 @@ def _compute_share(dpo: float | None, rate: float | None, reference: float | Non
     return finite_or_none(float(share_removed([dpo], [rate], reference)[0]))
 
 
-def format_demo_tables(out: Path, seeds: Sequence[int]) -> str:
-    """Format the demo's comparison with the placebo, and its tables, in Markdown.
+def format_demo_tables(
+    out: Path, seeds: Sequence[int], tables: Mapping[str, Columns] = MAIN_TABLES
+) -> str:
+    """Format the demo's comparison with the placebo, and tables with these titles and columns, in Markdown.
 
     With several seeds, cells have the mean and half of the confidence interval.
     """
     runs = PanelRuns(out, seeds)
-    panels = (make_demo_panel(title, columns) for title, columns in TABLES.items())
-    tables = (format_table(make_run_table(panel, runs)) for panel in panels)
-    return "\n\n".join(["\n".join(compare_with_placebo(runs)), *tables])
+    panels = (make_demo_panel(title, columns) for title, columns in tables.items())
+    texts = (format_table(make_run_table(panel, runs)) for panel in panels)
+    return "\n\n".join(["\n".join(compare_with_placebo(runs)), *texts])
 
 
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
