@@ -198,7 +198,19 @@ def test_keys_beside_counters_are_asked_about_and_other_trials_are_no_votes():
     assert caught.value.fix["winners"] == {"f": "a", "j": "b"}
 
 
-@pytest.mark.parametrize("word", ["pari", "parità", "gelijkwaardig", "equivalentes", "Gleichstand"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "pari",
+        "parità",
+        "gelijkwaardig",
+        "equivalentes",
+        "Gleichstand",
+        "どちらとも言えない",
+        "차이 없음",
+        "无差异",
+    ],
+)
 def test_a_word_for_a_tie_is_one(word):
     table = texts() | {"judge": PEOPLE, "preferita": [*labels("Risposta 1", "Risposta 2")[:-1], word]}
     votes = read_as_offered(pd.DataFrame(table))

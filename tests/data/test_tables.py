@@ -39,12 +39,29 @@ def unreadable(source) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV", "v.csv.gz"]
+    "name",
+    [
+        "v.csv",
+        "v.tsv",
+        "v.parquet",
+        "v.json",
+        "v.jsonl",
+        "v.ndjson",
+        "V.CSV",
+        "v.csv.gz",
+        "v.feather",
+        "v.arrow",
+    ],
 )
 def test_every_file_format_gives_the_same_cells(tmp_path, name):
     path, frame = tmp_path / name, pd.DataFrame(ROWS)
     if path.suffix == ".parquet":
         frame.to_parquet(path)
+    elif path.suffix == ".feather":
+        frame.to_feather(path)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_stream(path, pa.table(frame).schema) as stream:
+            stream.write_table(pa.table(frame))
     elif path.suffix.lower() in (".csv", ".tsv", ".gz"):
         frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     else:
@@ -208,6 +225,8 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
         ("v.json", b"[", "write a JSON list of objects"),
         ("v.parquet", b"PAR1 and nothing", "export the table again"),
+        ("v.sql", b"", "sqlite3 new.db < "),
+        ("v.arrow", b"ARROW1 and nothing", "export the table again"),
         ("v.xls", b"", 'files that end in ".xls" are not known'),
         ("v.xlsx", b"PK", "Excel files are read with openpyxl" if NO_EXCEL else "it is no workbook"),
         (".absent.csv.lock", b"", "there is no such file.\n"),

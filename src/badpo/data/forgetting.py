@@ -51,7 +51,16 @@ from badpo.data.files import (
 from badpo.data.layouts import list_columns
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, listed
-from badpo.data.tables import DROPPED_KEY, OLDER_ENCODINGS, PACKED, READERS, decoded, read_table
+from badpo.data.tables import (
+    ARROW_MARKS,
+    DROPPED_KEY,
+    OLDER_ENCODINGS,
+    PACKED,
+    READERS,
+    arrow_batches,
+    decoded,
+    read_table,
+)
 from badpo.data.vocabulary import columns_named, like_annotators
 from badpo.theory import Bools
 
@@ -68,8 +77,6 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
 }
 _ZIP = b"PK\x03\x04"
 _CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # archives that Python does not read
-_ARROW_KINDS = (".arrow", ".feather")
-_ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # how files and streams of Arrow begin
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -647,8 +654,8 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
             yield str(table.schema_arrow.metadata).encode().lower(), False
             for batch in table.iter_batches():
                 yield _values(batch), False
-    elif start.startswith(_ARROW_MARKS):
-        for batch in _arrow_batches(path):
+    elif start.startswith(ARROW_MARKS):
+        for batch in arrow_batches(path):
             yield _values(batch), False
 
 
@@ -665,30 +672,15 @@ def _open_files(path: Path, start: bytes) -> Iterator[Any]:
             yield from map(archive.open, packed)
 
 
-def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow or Feather file, or of a file with an Arrow stream."""
-    with pa.OSFile(str(path)) as source:
-        if source.read(6) == _ARROW_MARKS[0]:
-            file = pa.ipc.open_file(source)
-            yield from map(file.get_batch, range(file.num_record_batches))
-        else:
-            source.seek(0)
-            yield from pa.ipc.open_stream(source)
-
-
 def _values(batch: pa.RecordBatch) -> bytes:
     return str(batch.to_pylist()).encode("utf-8", "backslashreplace").lower()
 
 
 def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
     """People whose id, also a short one, is in the annotator column of a table or of a copy of a table."""
-    kind = next((kind for kind in path.suffixes if kind in (*READERS, *_ARROW_KINDS)), "")
+    kind = next((kind for kind in path.suffixes if kind in READERS), "")
     with contextlib.suppress(ValueError, KeyError):  # not a table of votes
-        is_arrow = kind in _ARROW_KINDS
-        table = (
-            read_table(pa.Table.from_batches(_arrow_batches(path))) if is_arrow else READERS[kind](path)
-        )
-        frame = table.frame
+        frame = READERS[kind](path).frame
         ids = {*as_ids(frame[_annotator_column([str(name) for name in frame], column)])}
         return {owner for raw, owner in people.owners(ids).items() if raw in ids}
     return set()

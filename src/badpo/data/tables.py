@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
+ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # how files and streams of Arrow begin
 _LONGEST_CELL = 2**31 - 1
 _BUFFER_BYTES = 2**20
 # Of a file once it is unpacked: so many, and so many times those that it has packed, which no texts exceed.
@@ -68,6 +70,15 @@ _TOTAL = re.compile(
     re.IGNORECASE,
 )
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
+# how to export a file that is not read
+_EXPORTS = {
+    ".sql": (
+        "export the table of votes, here called votes, from its database as CSV. SQLite: "
+        "sqlite3 new.db < {0} && sqlite3 -header -csv new.db 'SELECT * FROM votes' > votes.csv; "
+        "MySQL: mysql DATABASE --batch -e 'SELECT * FROM votes' > votes.tsv; "
+        "PostgreSQL: psql DATABASE --csv -c 'SELECT * FROM votes' > votes.csv"
+    )
+}
 _CALLED = {"list": "the rows given", "tuple": "the rows given", "Table": "the Arrow table"}
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
@@ -157,7 +168,8 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
             raise _unreadable(path, what, "give the path of a file", fix)
         if (read := reader_of(path)) is None:
             what = f'files that end in "{path.suffix}" are not known'
-            raise _unreadable(path, what, f"use {', '.join(READERS)}, or text as .gz")
+            remedy = _EXPORTS.get(path.suffix.lower(), f"use {', '.join(READERS)}, or text as .gz")
+            raise _unreadable(path, what, remedy.format(shlex.quote(str(path))))
         return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
         what = f"it is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
@@ -256,6 +268,28 @@ def _read_parquet(path: Path) -> Table:
         content = file.read()
         _require_bytes_written_out(path, content)
         return Table(_frame_of_arrow(content), str(path), dropped=dropped)
+
+
+def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Arrow or Feather file, or of a file with an Arrow stream."""
+    with pa.OSFile(str(path)) as source:
+        is_stream = source.read(6) != ARROW_MARKS[0]
+        source.seek(0)
+        file = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(source)
+        yield from file if is_stream else map(file.get_batch, range(file.num_record_batches))
+
+
+def _read_arrow(path: Path) -> Table:
+    batches, n_rows, n_bytes = [], 0, 0
+    for batch in arrow_batches(path):
+        batches.append(batch)
+        n_rows += batch.num_rows
+        n_bytes += batch.nbytes
+        require_size(str(path), n_rows, batch.num_columns)
+        _require_bytes(path, n_bytes)
+    if not batches:
+        raise _unreadable(path, "it has no rows", "export the table again")
+    return Table(_frame_of_arrow(pa.Table.from_batches(batches)), str(path))
 
 
 def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
@@ -803,6 +837,8 @@ READERS: dict[str, Callable[..., Table]] = {
     ".txt": _read_csv,
     ".xlsx": _read_excel,
     ".parquet": _read_parquet,
+    ".feather": _read_arrow,
+    ".arrow": _read_arrow,
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
     ".json": _read_json,

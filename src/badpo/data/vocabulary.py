@@ -92,7 +92,9 @@ EVEN = re.compile(
     "remisowy|oba|obie|równe|pari|parità|uguale|gleichstand|gelijkwaardig|oavgjort|équivalent|équivalentes|équivalents|"
     "equivalentes|parejo|żaden|eşit|berabere|ничья|одинаково|одинаковы|поровну|оба|обе|平局|平手|一样|一样好|一樣|"
     "相同|valent|都好|都不好|都差|引き分け|同じ|同等|同点|무승부|동점|비슷|비슷함|동일|egalite|æquo|aequo|متساويتان|"
-    "متساويان|متساوية|متعادل|تعادل|同程度|同じくらい|どちらも|差なし|равны|差不多|一致"
+    "متساويان|متساوية|متعادل|تعادل|同程度|同じくらい|どちらも|差なし|равны|差不多|一致|"
+    "どちらとも(?:言|い)えない|どちらでもない|甲乙つけがたい|優劣なし|変わらない|无差异|無差異|不分上下|难分高下|打平|都一样|차이없음|비등|둘다|нічия|"
+    "однаково|nerozhodně|stejné|seri|sama|imbang"
 )
 
 
@@ -158,9 +160,9 @@ _BESIDE = re.compile(
 
 
 _NO_SIDE = re.compile(
-    "(?:no|sans|keine?n?|sin|sem|nessuna|geen|ingen|без)_(?:clear_)?(?:difference|preference|winner|préférence|"
+    "(?:no|sans|keine?n?|sin|sem|nessuna|geen|ingen|без|bez|차이)_(?:clear_)?(?:difference|preference|winner|préférence|"
     "différence|präferenz|unterschied|preferencia|diferencia|preferência|diferença|preferenza|differenza|voorkeur|"
-    "verschil|preferens|skillnad|предпочтения|разницы)"
+    "verschil|preferens|skillnad|предпочтения|разницы|różnicy|rozdílu|없음)"
 )
 
 
