@@ -19,7 +19,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _stop(signum, frame):
+def _stop(signal_number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
