@@ -12,6 +12,7 @@ import pytest
 from badpo.data.forgetting import find_people, forget
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
+from badpo.data.nesting import flatten
 from badpo.data.problems import DataError
 from badpo.data.tables import read_table
 
@@ -174,6 +175,76 @@ def test_a_table_is_read_at_once_or_as_offered(columns):
     is_long_first = texts_of["response_a"].str.contains("long").to_numpy()
     n_long_won = int((is_long_first == (votes.votes["sign"] > 0).to_numpy()).sum())
     assert (len(votes.votes), n_long_won, len(votes.annotators)) == (N, 18, 3)
+
+
+ITEMS = [dict(zip(texts(), cells, strict=True)) for cells in zip(*texts().values(), strict=True)]
+RUNS = [
+    {
+        "question": item["prompt"],
+        "runs": [
+            {"id": f"x{i}", "output": item["response_a"]},
+            {"id": f"y{i}", "output": item["response_b"]},
+        ],
+        "scores": {f"y{i}": int(not A_WON[i]), f"x{i}": int(A_WON[i])},
+        "user": PEOPLE[i],
+    }
+    for i, item in enumerate(ITEMS)
+]
+STRINGS = [
+    {
+        "dataObject": {
+            "content": json.dumps(
+                {"prompt": item["prompt"], "a": item["response_a"], "b": item["response_b"]}
+            )
+        },
+        "annotations": [
+            {
+                "workerId": PEOPLE[i],
+                "data": {"content": json.dumps({"choice": "Answer A" if A_WON[i] else "Answer B"})},
+            }
+        ],
+    }
+    for i, item in enumerate(ITEMS)
+]
+
+
+@pytest.mark.parametrize("records", [RUNS, RUNS[:5], STRINGS], ids=["ids", "5 rows of ids", "strings"])
+def test_scores_under_ids_and_json_in_strings_are_opened(records):
+    votes = read_as_offered(records)
+    won = [LONG_WON[vote] for vote in votes.votes["row"]]
+    texts_won = [
+        votes.comparisons["response_a" if sign > 0 else "response_b"][number]
+        for sign, number in zip(votes.votes["sign"], votes.votes["comparison"], strict=True)
+    ]
+    assert [text.startswith("a long") for text in texts_won] == won
+    assert len(won) == len(records)
+
+
+def test_values_under_ids_of_nothing_are_no_columns():
+    others = [{**run, "scores": {f"z{i}": 0, f"w{i}": 1}} for i, run in enumerate(RUNS * 5)]
+    assert "scores" in flatten(read_table(others)).frame
+
+
+@pytest.mark.parametrize("whole", [100, 1])
+def test_shares_of_a_number_of_raters_are_counts_of_votes(whole):
+    shares = {
+        "share for A": [whole * 0.625] * N,
+        "share for B": [whole * 0.25] * N,
+        "No. of raters": [8] * N,
+    }
+    votes = Judgments.read(pd.DataFrame(texts() | shares))
+    assert (votes.n_votes, len(votes.ties.votes)) == (7 * N, N)
+    assert (votes.votes["sign"] > 0).sum() == 5 * N
+
+
+def test_a_label_may_mean_that_there_is_no_vote():
+    table = pd.DataFrame(texts() | {"who": PEOPLE, "winner": [*labels("1", "2")[:-2], "9", "9"]})
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    assert caught.value.fix["winners"] == {"1": "a", "2": "b", "9": "skip"}
+    votes = Judgments.read(table, **caught.value.fix)
+    assert (votes.n_votes, votes.ties) == (N - 2, None)
+    assert votes.dropped.groupby("reason")["n"].sum().to_dict() == {"skipped": 2}
 
 
 def test_two_numbers_whose_direction_nothing_says_are_asked_about():

@@ -260,10 +260,11 @@ def ids_in(column: pd.Series) -> pd.Series:
 
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
     """Rows in which two columns hold the same text, see `is_same_text`; no row in which the first one is empty."""
-    cells = zip(map(cell_key, column), map(cell_key, other), strict=True)
-    return (
-        pd.Series([*itertools.starmap(is_same_text, cells)], column.index, dtype=bool) & column.notna()
-    )
+    is_there = column.notna().to_numpy()
+    cells = zip(map(cell_key, column[is_there]), map(cell_key, other[is_there]), strict=True)
+    are_equal = np.zeros(len(column), dtype=bool)
+    are_equal[is_there] = [*itertools.starmap(is_same_text, cells)]
+    return pd.Series(are_equal, column.index)
 
 
 def is_same_text(cell: str, text: str) -> bool:

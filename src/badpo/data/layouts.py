@@ -552,7 +552,9 @@ def _with_flags(table: Table) -> Table:
             places = [cell for cell, word in named.items() if word not in ("", "a", "b", *called)]
             places = [*named] if {*named} == {"0", "1"} else places
             labels = ids_in(frame["winner"])
-            marked = labels.where(~(labels.isin(places) & rows), labels + EXCHANGED)
+            marked = labels.where(
+                ~(labels.isin(places) & rows), labels + f" ({re.sub(r'[()]', '', name)}:{EXCHANGED}"
+            )
             frame = frame.assign(winner=marked) if places else frame
     return replace(table, frame=frame)
 

@@ -29,6 +29,7 @@ _DEEPEST = 12  # levels of objects and lists
 _LISTED = f"{ANSWER}|rank|rating|score"  # what one cell may hold several of
 _NAMING_KEYS = ("from_name", "forced_label", "element_path", "question", "name", "title", "field", "key")
 _MOST_NAMES = 12  # of the values that one list names
+_FEW_CELLS = 0.02  # of the columns that objects would become
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
 _LONGEST_LIST = 10_000  # characters of a list in a cell of text
 _MANY_ROWS, _NEARLY_ALL = 1000, 0.9
@@ -142,6 +143,7 @@ def flatten(table: Table) -> Table:
     """
     inside = ""  # lists beside those that became rows stay lists
     for _ in range(_DEEPEST):
+        table = _with_values_by_id(table)
         frame = _with_columns(table, _parts_of_objects)
         if frame is not None:
             table = replace(table, frame=frame)
@@ -152,6 +154,24 @@ def flatten(table: Table) -> Table:
         else:
             break
     return table
+
+
+def _with_values_by_id(table: Table) -> Table:
+    """The table with values under the ids of listed objects, as in ``{"x7": 0, "y3": 1}``, as lists in their order."""
+    frame = table.frame
+    cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
+    lists = [cells for cells in cells_of.values() if all(isinstance(cell, list) for cell in cells)]
+    for name, mappings in cells_of.items():
+        if not all(isinstance(cell, dict) and cell for cell in mappings):
+            continue
+        for cells in lists:
+            for key in records_in(cells[0] if cells else None) and cells[0][0] or ():
+                ids = [[str(one.get(key)) for one in records_in(cell) or ()] for cell in cells]
+                pairs = [*zip(mappings, ids, strict=True)]
+                if all({*mapping} == {*places} for mapping, places in pairs):
+                    listed = as_objects([mapping[one] for one in places] for mapping, places in pairs)
+                    frame = frame.assign(**{name: listed})
+    return replace(table, frame=frame)
 
 
 def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
@@ -171,7 +191,7 @@ def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
         is_changed = True
         require_size(f'column "{name}"', len(column), len(parts))
         columns += [
-            (part, pd.Series(as_objects(cells), column.index))
+            (part, opened(part, pd.Series(as_objects(cells), column.index)))
             for part, cells in parts.items()
             # a part gives way to a column of the same name
             if part == name or (part not in table.frame and any(cell is not None for cell in cells))
@@ -198,7 +218,9 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         objects = [cell if isinstance(cell, dict) else {} for cell in cells]
         if (votes := _votes_by_person(name, objects)) is not None:
             return {name: votes}
-        keys = dict.fromkeys(itertools.chain(*objects))
+        keys = Counter(itertools.chain(*objects))
+        if _FEW_CELLS * len(keys) * len(cells) > sum(keys.values()):
+            return None  # ids of something else, and no names
         if len(keys) == 1 and (kind := next(iter(keys))).startswith("$"):
             return {
                 name: [each.get(kind) for each in objects]

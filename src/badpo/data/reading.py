@@ -100,6 +100,7 @@ VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first
 _IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
+_SKIP = "skip"  # what a label means if nobody judged
 _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _ANSWERS_HERE = "\n\nAssistant:"
@@ -142,8 +143,8 @@ def read_votes(source: Any, asked: Json) -> Json:
         if asked[key] not in known:
             raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {asked[key]!r}")
     for label, side in asked["winners"].items():
-        if side not in _WINNERS:
-            raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
+        if side not in (*_WINNERS, _SKIP):
+            raise ConfigError(f"winners: {label!r} must mean a, b or tie, or skip; got {side!r}")
     try:
         return _read_table(source, asked)[1]
     except DataError as error:
@@ -219,7 +220,8 @@ def _asked_of_labels(
         texts = (f"{name} {_beginning(_plain(text))}" for name, text in cells.items())
         shown.append(f"row {table.row_name(row)}: {', '.join(texts)}")
     at = shown[0].partition(":")[0]
-    ties = [f"{label} means a tie" for label, side in winners.items() if side == "tie"]
+    others = {"tie": "a tie", _SKIP: "no vote"}
+    ties = [f"{label} means {others[side]}" for label, side in winners.items() if side in others]
     meant = f" (and {' and '.join(ties)})" * bool(ties)
     own, other = (
         table.theirs[f"response_{side}"] for side in (known[order[0]], TURNED[known[order[0]]])
@@ -244,7 +246,7 @@ def _plain(cell: Any) -> str:
 class _Labels(NamedTuple):
     """The labels of a column of winners, and what they mean."""
 
-    cells: Objects  # of each row, None where there is none
+    cells: Objects  # of each row, None where there is none or nobody judged
     number: Ints  # the place of each row's label in ``distinct``, -1 where there is none
     distinct: Sequence[str]
     stated: Mapping[str, str]  # what the name of the column says, or two columns of numbers
@@ -255,6 +257,10 @@ class _Labels(NamedTuple):
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
         """The labels in the cells of a table's winners; ``winners`` is what the user says of them."""
+        skips = {str(label) for label, side in winners.items() if side == _SKIP}
+        is_skipped = {label: label in skips or _is_skipped(label) for label in pd.unique(cells) if label}
+        cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
+        winners = {label: side for label, side in winners.items() if side != _SKIP}
         number, distinct = pd.factorize(cells)
         stated = {} if winners else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
@@ -687,17 +693,17 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     that was preferred. Where the sides are called otherwise than the columns, rows are shown as read. Where a label
     could be either side, nothing is read.
     """
-    labels = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
-    _, number, distinct, stated, stated_by, scale, of_label = _Labels.of(labels, found.table, winners)
+    written = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
+    labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
+        written, found.table, winners
+    )
+    found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
     # that no row is a tie today is nothing to refuse
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
         named = _quoted([*map(str, winners)], hidden)
         what = f"no row has the winner {named}; there are {_quoted(distinct, hidden)}"
         found.note("E107", what, "write labels as the table has them", column="winner")
-    skipped = np.array([*(_is_skipped(label) for label in distinct), False])[number]
-    found.bad[skipped] = "skipped"
-    labels[skipped] = None
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
     if scale:

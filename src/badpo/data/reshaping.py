@@ -39,10 +39,12 @@ from badpo.data.vocabulary import (
     TURNED,
     columns_named,
     columns_of_orders,
+    columns_of_sides,
     direction_of,
     folded,
     has_word,
     is_called_like_people,
+    is_number_of_people,
     legends_in,
     names_vote,
     number_of,
@@ -138,6 +140,7 @@ def reshape(table: Table, told: Collection[str]) -> Table:
     """The table with one row for each vote; columns that were ``told`` by name stay as they are."""
     for change in (
         _without_trials,
+        _counts_of_shares,
         _votes_beside_events,
         _blocks_of_comparisons,
         _answers_to_questions,
@@ -268,6 +271,29 @@ def _without_trials(table: Table) -> Table:
     return table
 
 
+def _counts_of_shares(table: Table) -> Table:
+    """The table with the votes for each response, if it has shares of each and the number of people.
+
+    The shares are fractions or percentages of the two sides. What they leave of the number of people are ties.
+    """
+    frame = table.frame
+    sizes = [name for name in frame if is_number_of_people(name)]
+    for pair in columns_of_sides([*map(str, frame)]) if len(sizes) == 1 else ():
+        n, a, b = (as_numbers(frame[name]) for name in (*sizes, *pair))
+        whole = 100 if max(a.max(), b.max()) > 1 else 1
+        counts = [n * a / whole, n * b / whole]
+        is_rounded = all((np.abs(count - np.round(count)) <= n / 100).all() for count in counts)
+        if is_rounded and (n % 1 == 0).all() and (n > 1).all() and (a + b <= whole * 1.01).all():
+            counts = [*np.round(counts)]
+            ties = np.maximum(n - sum(counts), 0)
+            votes = dict(zip(("votes_a", "votes_b", "votes_tie"), [*counts, ties], strict=True))
+            what = f"{' and '.join(pair)}, shares of {sizes[0]}, read as counts of votes"
+            return replace(table, frame=frame.drop(columns=[*pair, *sizes]).assign(**votes)).noted(
+                "N106", what
+            )
+    return table
+
+
 def _votes_beside_events(table: Table) -> Table:
     """The votes of a log of events beside the texts that an earlier event showed, if ids say which event.
 
@@ -345,11 +371,12 @@ def _answers_to_questions(table: Table) -> Table:
         return table
     questions = {name: of for name in names if (of := question_in(name))}
     n_alike: dict[str, int] = {}
-    for name in names if not questions else ():
+    quotes = [name for name in names if len(name) >= _USUAL_QUESTION and _WORDS.search(name)]
+    for name in quotes if not questions else ():
         texts = sorted(few_labels(frame[name])) if holds_texts(frame[name]) else []
         if len(texts) == 2 < frame[name].count():
             questions[name] = name, texts[0], texts[1]
-        elif len(texts) == 1 and len(name) >= _USUAL_QUESTION and _WORDS.search(name):
+        elif len(texts) == 1:
             n_alike[name] = int(frame[name].count())
     if len(questions) < 2:
         return table

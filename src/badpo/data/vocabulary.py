@@ -131,9 +131,21 @@ def has_word(name: str, words: re.Pattern[str]) -> bool:
     return any(map(words.fullmatch, folded(name).split("_")))
 
 
+_NUMBER_OF_PEOPLE = re.compile(
+    rf"n|(?:n|no|nr|num|number|count|total|anzahl)_(?:of_|der_|de_)?(?:{PERSON}|vote|person|people|user)s?|"
+    rf"(?:{PERSON}|vote)s?_(?:count|total)"
+)
+
+
+def is_number_of_people(name: str) -> bool:
+    """Whether a column is called like the number of people who voted, such as ``No. of raters``."""
+    return _NUMBER_OF_PEOPLE.fullmatch(folded(name)) is not None
+
+
 def like_annotators(found: Iterable[str]) -> list[str]:
     """Columns that may hold the annotators, by a word in their names."""
-    return [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
+    names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
+    return [name for name in names if not is_number_of_people(name)]
 
 
 def is_called_like_people(name: str) -> bool:
@@ -217,7 +229,8 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-EXCHANGED = " (exchanged)"  # beside a label that names a place, in rows whose sides were exchanged
+# beside a label that names a place and the column that says that the sides of its row were exchanged
+EXCHANGED = " exchanged)"
 
 
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
@@ -566,7 +579,9 @@ def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | No
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
     if any(label.endswith(EXCHANGED) for label in labels):
-        bare = {label: label.removesuffix(EXCHANGED) for label in labels}
+        bare = {
+            label: label.rpartition(" (")[0] if label.endswith(EXCHANGED) else label for label in labels
+        }
         if {*bare.values()} == {"0", "1"}:
             sides_there = {label: "ab"[int(place)] for label, place in bare.items()}
         else:
@@ -591,7 +606,9 @@ def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | No
             ordered = [*(label for label in by_number if label != rarest), rarest]
         else:
             ordered, sides = by_number, _OF_THREE.get(tuple(numbers), sides)
-    return dict(zip(ordered, sides, strict=False))
+    meanings = dict(zip(ordered, sides, strict=False))
+    # surveys write 9 beside 1 and 2 if there is no answer
+    return {label: "skip" if re.fullmatch("9+", label) else side for label, side in meanings.items()}
 
 
 KNOWN = (
