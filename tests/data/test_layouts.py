@@ -220,6 +220,16 @@ def test_scores_under_ids_and_json_in_strings_are_opened(records):
     assert len(won) == len(records)
 
 
+def test_tables_below_each_other_in_one_file_are_joined_by_ids(tmp_path):
+    ids = [f"q{i}" for i in range(N)]
+    pairs = pd.DataFrame({"pair_id": ids} | texts())
+    votes = pd.DataFrame({"pair_id": ids, "annotator": PEOPLE, "winner": labels("a", "b")})
+    (tmp_path / "v.csv").write_text(f"{pairs.to_csv(index=False)}\n{votes.to_csv(index=False)}")
+    read = Judgments.read(tmp_path / "v.csv")
+    assert (read.n_votes, len(read.annotators)) == (N, 3)
+    assert (read.votes["sign"] > 0).tolist() == A_WON
+
+
 def test_values_under_ids_of_nothing_are_no_columns():
     others = [{**run, "scores": {f"z{i}": 0, f"w{i}": 1}} for i, run in enumerate(RUNS * 5)]
     assert "scores" in flatten(read_table(others)).frame

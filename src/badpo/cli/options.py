@@ -232,7 +232,7 @@ WinnerOption = Annotated[
     list[str] | None,
     typer.Option(
         "--winner",
-        metavar="YOURS=a|b|tie",
+        metavar="YOURS=a|b|tie|skip",
         help="Define a label of your table, such as model_a=a; repeatable.",
     ),
 ]

@@ -136,8 +136,8 @@ class Judgments:
             An annotator's repeated votes on one comparison: keep all of them, or the last one. Votes that saw the
             other side first are no repetition.
         winners : mapping
-            The table's winner labels -> ``a``, ``b`` or ``tie``; of ratings, what ``high`` prefers and which number is
-            a ``tie``.
+            The table's winner labels -> ``a``, ``b``, ``tie`` or, for rows that are left out, ``skip``; of ratings,
+            what ``high`` prefers and which number is a ``tie``.
         keep : sequence of str
             Further columns to carry along with the votes.
         bad_rows : "error" or "drop"

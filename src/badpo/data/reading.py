@@ -144,7 +144,7 @@ def read_votes(source: Any, asked: Json) -> Json:
             raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {asked[key]!r}")
     for label, side in asked["winners"].items():
         if side not in (*_WINNERS, _SKIP):
-            raise ConfigError(f"winners: {label!r} must mean a, b or tie, or skip; got {side!r}")
+            raise ConfigError(f"winners: {label!r} must mean a, b, tie or skip; got {side!r}")
     try:
         return _read_table(source, asked)[1]
     except DataError as error:

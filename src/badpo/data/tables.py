@@ -379,6 +379,21 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
     usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
     told += [f'columns separated by "{separator}"'] if separator not in usual else []
+    blocks: list[list[tuple[int, list[str]]]] = [[]]
+    for line, row in zip(lines, rows, strict=True):
+        if any(map(str.strip, row)):
+            blocks[-1].append((line, row))
+        elif blocks[-1]:
+            blocks.append([])
+    blocks = [block for block in blocks if len(block) > 1]
+    if 1 < len(blocks) <= _MOST_FILES and all(_n_known(block[0][1]) for block in blocks):
+        # several tables below each other, such as one of pairs and one of votes
+        tables = {
+            f"table {i}": _framed(path, [row for _, row in block], [line for line, _ in block], [])
+            for i, block in enumerate(blocks, start=1)
+        }
+        if joined := _joined(path, tables):
+            return replace(joined, encoding=encoding)
     return _framed(path, rows, lines, told, encoding, drop_uneven)
 
 

@@ -17,7 +17,7 @@ _FLOAT_TAG = "tag:yaml.org,2002:float"
 _MOST_CHARACTERS = 200_000
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
     """Plain values only: an alias makes a short file stand for billions of them, a tag makes another thing of one."""
 
     def fetch_alias(self) -> None:
