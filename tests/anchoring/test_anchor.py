@@ -165,7 +165,7 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     [
         (30, "woman=0.5", DATA, "30 prompts"),
         (55, "woman=0.5 --mode train", DATA, "training needs 50 or more"),
-        (99, "markdown=0.5", USAGE, "anchor a policy that shows it sometimes"),
+        (99, "markdown=0.5", USAGE, "anchor a policy that sometimes"),
         (99, "british=0.5 --word color=colour", USAGE, "british: prompt 0 has a log-probability"),
     ],
 )

@@ -562,7 +562,8 @@ def _with_flags(table: Table) -> Table:
 def _ticked(column: pd.Series) -> NDArray[np.bool_]:
     """The rows in which a column of ticks has one; no row of another column."""
     ticks = as_ratings(column)
-    return (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
+    is_ticked: NDArray[np.bool_] = (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
+    return is_ticked
 
 
 def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_]:
@@ -580,14 +581,14 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
     cells = ids_in(cells).map(forms) if labels else column
     labels = [*dict.fromkeys(forms.values())]
     if len(labels) == 2 and (orders := columns_of_orders(labels)):
-        return (cells == orders[0][1]).to_numpy(dtype=bool)
+        return np.asarray(cells == orders[0][1], dtype=bool)
     if any(map(_EXCHANGED.fullmatch, words)):
         return _ticked(column)
     first = [word in SIDES for word in words if (word in SIDES or word in SECONDS) and word.isalpha()]
     sides = {label: (side_of(label) or ("",))[0] for label in labels}
     if len(first) != 1 or not all(map(_OF_PLACES.fullmatch, words)) or {*sides.values()} != {"a", "b"}:
         return np.zeros(len(column), dtype=bool)
-    return (cells.map(sides) == "ab"[first[0]]).to_numpy(dtype=bool)
+    return np.asarray(cells.map(sides) == "ab"[first[0]], dtype=bool)
 
 
 def _with_names_of_places(table: Table) -> Table:
