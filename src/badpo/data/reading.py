@@ -1,4 +1,7 @@
-"""From a table to comparisons and votes: every check on rows in one pass, every row a vote or counted as left out."""
+"""Turn a table into comparisons and votes.
+
+All rows are checked in one pass. Every row becomes a vote or is counted as left out.
+"""
 
 import hashlib
 import itertools
@@ -100,7 +103,7 @@ VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first
 _IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
-_SKIP = "skip"  # what a label means if nobody judged
+_SKIP = "skip"  # meaning of a label that says that nobody judged the row
 _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _ANSWERS_HERE = "\n\nAssistant:"
@@ -127,17 +130,19 @@ _LEFT_OUT = {
     "repeated vote": "N133",
     "exported twice": "N132",
 }
-# Fewer votes that stand once more with the sides exchanged can be people who judged again and did not change.
+# If fewer votes are repeated with the sides exchanged, annotators may have judged the pairs again and not changed their
+# minds. From this number of repeated votes on, the table is taken to be exported twice.
 FEWEST_COPIES = 20
-# Numbers of the two sides say what labels mean if they agree in this share of the rows, and in so many at the least.
+# Two columns of numbers, one for each side, define the meaning of the labels only if the labels agree with them in at
+# least this share of the rows, and if at least this many rows have a label.
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
 def read_votes(source: Any, asked: Json) -> Json:
-    """What `badpo.data.judgments.Judgments` is made of, before attributes are measured.
+    """Read the fields of `badpo.data.judgments.Judgments` from a table, except the attribute values.
 
-    ``asked`` are the options of `Judgments.read`, and ``pairs``, columns that declared attributes read. A `DataError`
-    lists everything that is wrong with the table; problems of the columns come first and alone.
+    ``asked`` has the options of `Judgments.read`, and ``pairs``, the pairs of columns that declared attributes read. If
+    the table has errors, a `DataError` lists all of them. If columns have errors, the rows are not checked.
     """
     for key, known in CHOICES.items():
         if asked[key] not in known:
@@ -153,9 +158,11 @@ def read_votes(source: Any, asked: Json) -> Json:
 
 
 def _mend(error: DataError, source: Any, asked: Json) -> None:
-    """Give an error the options with which the table can be read: what problems propose, tried, until none is left.
+    """Add options to an error with which the table can be read.
 
-    A few rows are shown beside them, and columns that may say who voted if nothing does.
+    The function tries the options that the problems propose, until the table is read without an error or no proposal is
+    left. If the table is read, the function also adds a few rows to show and, if no column names the annotators, the
+    columns that may name them.
     """
     told = error
     fix: Json = {}
@@ -199,13 +206,16 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
 def _asked_of_labels(
     table: Table, winners: Mapping[str, str]
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
-    """Which side a label prefers, as a question about a row, its answers if it is as told and if not, and rows."""
+    """Ask which side the labels prefer: return a question about one row, its two possible answers, and rows to show.
+
+    The first answer agrees with ``winners``, and the second answer is the opposite.
+    """
     has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
     of_rows: Objects = np.where(has_texts, as_ids(table.frame["winner"]), np.array(None))
     labels = _Labels.of(of_rows, table, winners)
     known = {label: side for label, (side, _) in zip(labels.distinct, labels.sides, strict=True) if side}
     scale, winner = labels.scale, table.theirs["winner"]
-    # the clearest preferences first: the ends of a scale, the higher one before the lower one
+    # the clearest preferences come first: the ends of the scale, the higher end before the lower end
     order = sorted(
         known,
         key=lambda label: (
@@ -236,7 +246,7 @@ def _asked_of_labels(
 
 
 def _plain(cell: Any) -> str:
-    """What a cell says, also one that cannot be read as text or messages."""
+    """Return the plain text of a cell, or ``str(cell)`` if the cell cannot be read as text or messages."""
     try:
         return plain_text(cell if isinstance(cell, str) else as_messages(cell))
     except ValueError:
@@ -244,19 +254,19 @@ def _plain(cell: Any) -> str:
 
 
 class _Labels(NamedTuple):
-    """The labels of a column of winners, and what they mean."""
+    """The labels in the winner column of a table, and their meaning."""
 
-    cells: Objects  # of each row, None where there is none or nobody judged
-    number: Ints  # the place of each row's label in ``distinct``, -1 where there is none
+    cells: Objects  # the label of each row, or None if the row has no label or nobody judged the row
+    number: Ints  # the index of each row's label in ``distinct``, or -1 if the row has no label
     distinct: Sequence[str]
-    stated: Mapping[str, str]  # what the name of the column says, or two columns of numbers
-    stated_by: str  # which of these says so, in words
+    stated: Mapping[str, str]  # the meaning of labels according to the column name or number columns
+    stated_by: str  # a phrase that names this source of the meaning, for messages
     scale: RatingScale | None
-    sides: list[tuple[str, str]]  # of each in ``distinct``; see `side_told`
+    sides: list[tuple[str, str]]  # the result of `side_told` for each label in ``distinct``
 
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
-        """The labels in the cells of a table's winners; ``winners`` is what the user says of them."""
+        """Interpret the cells of a table's winner column; ``winners`` has the meanings that the user has given."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         is_skipped = {label: label in skips or _is_skipped(label) for label in pd.unique(cells) if label}
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
@@ -265,11 +275,11 @@ class _Labels(NamedTuple):
         stated = {} if winners else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
         columns = [folded(table.theirs[name]) for name in _A_B]
-        # ids of the answers, which may be numbers, are no ratings
+        # labels that are the ids of the answers are not ratings, even if the ids are numbers
         scale = None
         if not _are_names_of_answers(cells, table.frame):
             scale = scale_of(distinct, told, table.kind == "rating")
-        # 1 beside 0 is another thing than 1 beside 2
+        # the label 1 means something else in the pair of labels 0 and 1 than in the pair 1 and 2
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
@@ -281,7 +291,7 @@ class _Labels(NamedTuple):
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
         ]
         if known and all(mirrored.get(label) == side for label, side in known):
-            # the same words beside the other side, as in another language
+            # these labels consist of the same words and the name of a side, as labels in other languages do
             sides = [
                 each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
                 for label, each in zip(distinct, sides, strict=True)
@@ -290,7 +300,7 @@ class _Labels(NamedTuple):
 
 
 def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
-    """Whether nearly all labels are, in their row, the id or name of one of the two answers."""
+    """Return whether nearly every label is the id or the name of one of the two answers in the label's row."""
     labels = pd.Series(cells, frame.index)
     labels = labels[labels.notna() & ~labels.isin([*TURNED])]
     for pair in names_of_sides(frame):
@@ -301,10 +311,11 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 
 
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
-    """The sides that labels mean because two columns of numbers agree with them, and these columns in words.
+    """Infer the side that each label means from columns of numbers; return the sides and a phrase with the columns.
 
-    The columns hold a number for each side, such as ``score_a`` and ``score_b``, and their names say whether the
-    higher one wins. Empty if no two columns agree with almost all labels, or if others say the opposite.
+    A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the names of the columns say
+    whether the higher number wins. Both results are empty if no pair agrees with almost all labels, or if two pairs
+    contradict each other.
     """
     n = int(pd.notna(labels).sum())
     found: dict[str, dict[str, str]] = {}
@@ -322,7 +333,10 @@ def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, 
 
 
 def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
-    """A few of the votes that were read, in words, both sides among them; with labels where ``table`` has one a row."""
+    """Describe a few of the votes in words, including a vote for each side if both sides have votes.
+
+    If every row of ``table`` is one vote, each description ends with the row's label in the table.
+    """
     votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
     labels = table.frame.get("winner") if table is not None and table.rows is None else None
@@ -337,7 +351,7 @@ def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
 
 
 def _read_table(source: Any, asked: Json) -> tuple[Table, Json]:
-    """The table under our names, and what `read_votes` returns."""
+    """Read a table; return it with its columns under our names, together with the result of `read_votes`."""
     table = recognise(read_table(source, asked["bad_rows"] == "drop"), asked["columns"], asked["layout"])
     return table, _read_rows(table, asked)
 
@@ -365,7 +379,7 @@ def _read_rows(table: Table, asked: Json) -> Json:
         for each in found.problems
     )
     content |= {"dropped": dropped, "findings": tuple(findings)}
-    # what is odd in the votes alone is reported
+    # problems of the ties are not reported: the list of findings above is complete
     undecided = _content(ties, annotators, texts, carried, found) if len(ties) else None
     return content | {"ties": undecided}
 
@@ -377,7 +391,11 @@ def _content(
     carried: dict[str, tuple[Objects, Objects]],
     found: Findings,
 ) -> Json:
-    """Comparisons, votes on them, and the annotators who cast them, turned as the comparison's first vote is."""
+    """Return the comparisons, the votes and the annotators of the votes.
+
+    Every vote on a comparison gets the orientation of the first vote: if the two responses are in the other order, the
+    sides are exchanged.
+    """
     table = found.table
     number, _ = pd.factorize(votes["comparison"])
     first = votes["first"].to_numpy()[~votes["comparison"].duplicated()]
@@ -404,13 +422,16 @@ def _content(
     }
 
 
-# Each of the following adds to ``rows`` what the rows of the table say, in numbers and ids.
+# Most of the following functions read a part of the table and add columns of numbers and ids to ``rows``.
 
 # -- who voted -------------------------------------------------------------------------------------------------
 
 
 def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFrame:
-    """Each row's ``annotator``, -1 where there is none; pseudonym and class of each; raw ids of models alone."""
+    """Add the column ``annotator`` (-1 if a row has no annotator) to ``rows``, and return the table of annotators.
+
+    The returned table has the pseudonym, the class and, for models only, the name of each annotator.
+    """
     if "annotator" not in found.frame:
         like = like_annotators(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
@@ -429,7 +450,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         "fill it in, or read the table without annotators, which keeps all votes; with annotators_missing drop, a flag "
         "too, these rows are left out"
     ) * (missing == "error")
-    # the votes of few rows are worth less than knowing who cast the others
+    # if only a few rows lack an annotator, the proposed correction drops these rows and keeps the annotators
     n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
     is_few = n_missing <= FEW_ROWS * len(rows)
     fix: Json = {"bad_rows": "drop"} if is_few else {"columns": {"annotator": None}}
@@ -454,7 +475,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     found.raw_ids = as_objects([*secret, None])[number]
     first = as_objects(first.where(first.notna(), None))
     classes = _without_ids("annotator_class", first, secret, found)
-    # None stays where no class is known
+    # the class stays None if it is not known
     annotators["annotator_class"] = pd.Series(classes, dtype=object)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
@@ -477,7 +498,11 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
-    """The cells of a column that goes along; as text, with pseudonyms, where some hold the raw id of an annotator."""
+    """Return the cells of a column without raw annotator ids.
+
+    If a cell contains the raw id of an annotator, all cells are returned as text, and a pseudonym replaces each cell
+    with an id. Otherwise the cells are returned unchanged.
+    """
     texts = as_ids(cells)
     hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in _IDS)
     if not (n := sum(text in hidden for text in texts)):
@@ -499,11 +524,12 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
 
 
 def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text, Text]:
-    """Prompt and two responses of one row, all text or all messages; the responses are of one kind.
+    """Return the prompt and the two responses of a row, either all as text or all as lists of messages.
 
-    An explicit prompt stays. Without one, or when the prompt is text and the responses are whole conversations, the
-    prompt is what the two begin with, as TRL takes it; where turns are marked, up to the last mark. A text beside
-    messages becomes a message.
+    Both given responses must be text, or both must be lists of messages. A given prompt is kept. If there is no prompt,
+    or if the prompt is text and the responses are whole conversations, the shared beginning of the two responses
+    becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks, the prompt ends after the last
+    mark. If the prompt or the responses are lists of messages, the remaining texts become messages too.
     """
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
@@ -523,9 +549,10 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 
 
 def shared_beginning(first: Text, second: Text) -> int:
-    """How many characters, or messages, two responses share from the start and leave something of each.
+    """Return the number of characters or messages in the shared beginning of two responses.
 
-    A space at the end of shared text is given back to the responses, as TRL does.
+    Neither response becomes empty without the shared beginning. A space at the end of a shared text belongs to the
+    responses and not to the beginning, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -537,9 +564,10 @@ def shared_beginning(first: Text, second: Text) -> int:
 
 
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
-    """Each row's ``prompt``, ``first`` and ``second`` response by number, below 0 in rows at fault; the texts.
+    """Add the columns ``prompt``, ``first`` and ``second`` to ``rows``, and return the distinct texts.
 
-    First is response a or the chosen one.
+    The columns have the index of each text in the returned array. The index is negative if the row is faulty. The first
+    response is response a or the chosen response.
     """
     has_prompt = "prompt" in found.frame
     sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
@@ -580,26 +608,26 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     for name, is_blank in zip(sides, blank[1:], strict=True):
         remedy = "check the export; kept, since saying nothing can be an answer"
         found.rows("W134", f"empty response ({name})", name, is_blank, remedy)
-    # a row that is reported already does not also stand for other texts than its comparison
+    # a row with this error is not reported again because its texts differ from the texts of its comparison
     codes[0, blank[0]] = -1
     rows[["prompt", "first", "second"]] = codes.T
     return texts
 
 
 def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
-    """Each distinct row of texts and messages through `arrange`."""
+    """Apply `arrange` to each distinct row; return the new distinct texts and the new indices of the rows."""
     distinct, number = np.unique(codes, axis=1, return_inverse=True)
     arranged = np.full((3, distinct.shape[1]), None, dtype=object)
     for i, row in enumerate(distinct.T):
         if row[-1] >= 0:
-            # without a column of prompts there is none
+            # if the table has no column of prompts, the prompt is None
             arranged[:, i] = as_objects(arrange(*[None, *texts[row]][-3:]))
     numbers, texts = numbered_cells(arranged.ravel())
     return texts, numbers.reshape(3, -1)[:, number]
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
-    """Each row's ``pair`` of texts, its ``comparison``, and the ids that the table has."""
+    """Add to ``rows`` the number of each pair of texts, the number of each comparison, and the ids of the table."""
     low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
@@ -627,7 +655,7 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
 
 
 def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> None:
-    """Each row's ``sign``, ``weight``, and side ``shown`` first (0 where nobody says)."""
+    """Add to ``rows`` the ``sign``, the ``weight`` and the side ``shown`` first (0 if the table does not say it)."""
     rows["sign"], rows["weight"] = 1, 1.0
     if found.table.kind != "chosen_rejected":
         rows["sign"] = _winners(rows, winners, texts, found)
@@ -645,17 +673,21 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 
 
 def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
-    """Note where another column names another winner than what is read, and a column that names none that is known."""
+    """Compare the votes with the columns that could also name the winner but are not read.
+
+    Rows in which such a column contradicts the vote are reported as errors. If no cell of the column names a known
+    side, a notice says that the column is not read.
+    """
     is_chosen = found.table.kind == "chosen_rejected"
     for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
         if name not in found.frame:
             continue
         labels = found.frame[name].to_numpy(dtype=object)
-        # beside texts that were chosen, a and b are the sides of nothing; numbers may count from 0
+        # in a table of chosen and rejected responses the labels a and b have no meaning; numbers may count from 0
         words = [] if is_chosen else few_labels(found.frame[name])
         known = {one: side[0] for one in words if math.isnan(number_of(one)) and (side := side_of(one))}
         said = as_objects([""] * len(labels))
-        # where answers are "A" and "B", they are texts
+        # if the answers themselves are "A" and "B", the labels are the texts of the answers
         _by_row(labels, said, rows, texts, found)
         words = [known.get(cell, "") if isinstance(cell, str) else "" for cell in labels]
         said = np.where(said == "", as_objects(words), said)
@@ -687,18 +719,18 @@ def _shown_first(found: Findings) -> Ints:
 
 
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
-    """The sign of each row's winner, 0 for a tie or a label that is not known, which is reported.
+    """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
-    A label means what the user says, or names a side, a column of the responses, or in its row the text or the model
-    that was preferred. Where the sides are called otherwise than the columns, rows are shown as read. Where a label
-    could be either side, nothing is read.
+    A label has the meaning that the user gave. Otherwise a label can name a side, a column of the responses, or the
+    preferred text or model of its row. If the labels do not match the names of the columns, a notice reports how they
+    were read. Unknown labels, which could mean either side, are reported as an error.
     """
     written = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
     labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
         written, found.table, winners
     )
     found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
-    # that no row is a tie today is nothing to refuse
+    # the absence of a label that means a tie is not an error: a table need not have ties
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
         named = _quoted([*map(str, winners)], hidden)
@@ -740,13 +772,13 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     are_sides = [bool(side_told(who, {}, sides, None, False)[0]) for who in voters]
     are_ratings = scale is not None and scale.end <= _LARGEST_RATING
     if len(unknown) > len(voters) > 0 and all(are_sides) and not are_ratings:
-        # these labels are ids of people
+        # the labels in the winner column are ids of people
         what = 'the column "annotator" says who won; the labels of "winner" are not shown, as they may be ids'
         turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
     elif fix := {} if hidden else proposed(counts, {*side} - {""}, scale):
-        # of all rows, so that none of them is bad
+        # this error concerns all rows: no row is marked as a bad row
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
         remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
@@ -765,20 +797,20 @@ _SKIPPED = re.compile(
 
 
 def _is_skipped(label: str) -> bool:
-    """Whether a label says that nobody judged."""
+    """Return whether a label says that nobody judged the row."""
     return _SKIPPED.fullmatch(folded(label)) is not None
 
 
 def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
-    """What the name of a column of winners says of its labels, where they are numbers, or yes and no."""
+    """Return the meaning that the name of a winner column gives to labels that are numbers, grades, or yes and no."""
     told, numbers = direction_of(header), [number_of(label) for label in labels]
     if told.keys() == {"0", "1"} and 2.0 in numbers:
-        return {}  # an index that counts from 1
+        return {}  # the labels are numbers of answers that count from 1
     if told.keys() != {"high"}:
         return told
     yes, no = told["high"], TURNED[told["high"]]
     if grades := graded(labels):
-        # a statement, as "A is better than B", with which people agree
+        # the labels are degrees of agreement with a statement such as "A is better than B"
         return {
             label: yes if grade > 0 else no if grade < 0 else "tie" for label, grade in grades.items()
         }
@@ -791,17 +823,17 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
     yes_or_no = {label: side for label, side in zip(labels, sides, strict=True) if side}
     if len(yes_or_no) == len({*labels}):
         return yes_or_no
-    # of a question with two answers 1 may be yes, and 2 no
+    # if a question has the two answers 1 and 2, then 1 may mean yes and 2 may mean no
     return told if {*numbers} != {1.0, 2.0} else {}
 
 
 def _quoted(labels: Sequence[str], hidden: Mapping[str, str]) -> str:
-    """Labels in quotes, with pseudonyms in place of those that hold the id of an annotator."""
+    """Format labels in quotes; a label with the id of an annotator is replaced by a pseudonym."""
     return listed([f'"{hidden.get(label, label)[:_SHOWN_CHARACTERS]}"' for label in labels])
 
 
 def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
-    """Fill in the ``side`` of labels that are in their row the text or the model that was preferred."""
+    """Fill in the ``side`` of each label that is the preferred text or the preferred model of its row."""
     open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
     pairs = [[texts[rows[name]] for name in ("first", "second")]]
     if found.table.kind != "chosen_rejected":
@@ -810,7 +842,7 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
         ]
     for cells in pairs:
         for row in open_rows:
-            # what is no text is none of the two
+            # a label or a cell that is not text matches neither side
             is_first, is_second = (
                 isinstance(labels[row], str)
                 and isinstance(column[row], str)
@@ -827,11 +859,15 @@ def _beginning(text: str) -> str:
     return f"\u201c{cut}\u201d"
 
 
-# -- what goes along -------------------------------------------------------------------------------------------
+# -- columns that are carried along with the votes -------------------------------------------------------------
 
 
 def _not_used(found: Findings, told: set[str]) -> None:
-    """Columns that stay behind, where others were recognised or one of them may hold groups of annotators."""
+    """Report the columns that are not used.
+
+    They are reported if one of them may hold groups of annotators, or if the table has annotators and some columns were
+    recognised automatically.
+    """
     frame, theirs = found.table.frame, {*found.table.theirs}
     known = theirs | told | {*itertools.chain(*(names for _, names, *_ in _NOT_READ))}
     groups = []
@@ -849,11 +885,12 @@ def _not_used(found: Findings, told: set[str]) -> None:
 def _carried(
     keep: Sequence[str], pairs: Sequence[tuple[str, str]], found: Findings
 ) -> dict[str, tuple[Objects, Objects]]:
-    """Columns that go along with the votes, and the column that each is exchanged with where a row is turned.
+    """Return the cells of each carried column, and the cells that replace them in rows with exchanged sides.
 
-    Number columns that name both sides (``score_a`` and ``score_b``) always do, as numbers unless one is in ``keep``;
-    and so do ``model_a`` and ``model_b`` where every row has them: they name who wrote the responses. Others stay
-    behind unless they are in ``keep``, since a free column may say who an annotator is.
+    A pair of number columns for the two sides, such as ``score_a`` and ``score_b``, is always carried. Its cells become
+    numbers, unless ``keep`` names one of the two columns. The columns ``model_a`` and ``model_b``, which name the
+    authors of the responses, are carried if every row has both. Any other column is carried only if ``keep`` names it,
+    because a free column may reveal who an annotator is.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
     sides = side_pairs(frame)
@@ -868,7 +905,7 @@ def _carried(
         else:
             hint = did_you_mean(name, [*frame])
             found.note("E128", f"{what} is not a free column of the table.{hint}", remedy)
-    # what an attribute reads is a number all the same
+    # a column that an attribute reads is read as numbers, even if ``keep`` names the column
     as_written = {*keep}.difference(columns)
     for pair in sides.items():
         numbers = {name: as_numbers(frame[name]) for name in pair}
@@ -890,12 +927,12 @@ def _carried(
     cells = written | {name: _without_ids(name, written[name], found.raw_ids, found) for name in free}
     for pair in both:
         if any(cells[name] is not written[name] for name in pair):
-            cells |= {name: as_ids(cells[name]) for name in pair}  # text beside text
+            cells |= {name: as_ids(cells[name]) for name in pair}  # both columns of a pair become text
     return {name: (cells[name], cells[partner.get(name, name)]) for name in cells}
 
 
 def _fault(name: str, frame: pd.DataFrame) -> str:
-    """Why a column cannot go along, in words; empty where it can."""
+    """Return the reason why a column cannot be carried, in words; the text is empty if the column can be carried."""
     if name not in frame:
         return "is not a free column of the table"
     try:
@@ -912,14 +949,17 @@ def _fault(name: str, frame: pd.DataFrame) -> str:
 def _votes(
     rows: pd.DataFrame, repeated: str, found: Findings
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Rows that are votes, rows that are ties, and a count of the rows that are no vote."""
+    """Return the rows that are votes, the rows that are ties, and the counts of the rows that are left out.
+
+    The counts are by reason and annotator.
+    """
     has_identities, earlier = "annotator" in found.frame, found.table.dropped
     reason = pd.Series(None, index=rows.index, dtype=object)
     reason[rows["sign"] == 0] = "tie"
     reason[rows["annotator"] < 0] = "no annotator"
     is_bad = ~pd.isna(found.bad)
     reason[is_bad] = found.bad[is_bad]
-    # in one order of the two texts, whichever the row has
+    # signs in one fixed order of the two texts, independent of the order in the row
     order = np.where(rows["first"] <= rows["second"], 1, -1)
     rows = rows.assign(order=order, said=rows["sign"] * order, seen=rows["shown"] * order)
     if has_identities:
@@ -948,11 +988,12 @@ def _votes(
 
 
 def _exported_twice(rows: pd.DataFrame) -> pd.Index:
-    """Rows that say once more, with the two sides exchanged, what their annotator said of the same texts before.
+    """Return the rows that repeat a vote of the same annotator on the same texts with the two sides exchanged.
 
-    People who judge again change their mind now and then, and models the more so. Where all of at least
-    ``FEWEST_COPIES`` such rows agree with the first, under other comparison ids too, the table was exported twice.
-    Rows that say that the other text was shown first are judgments of their own.
+    Annotators who judge a pair again sometimes change their minds, and models do this even more often. If there are at
+    least ``FEWEST_COPIES`` such rows and all of them agree with the annotator's first vote, the table was exported
+    twice. Otherwise the result is empty. Comparison ids play no role. A row in which the other text was shown first is
+    a separate judgment and not a copy.
     """
     votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
     first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
@@ -962,9 +1003,10 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
 
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
-    """Rows to leave out because the annotator votes on the comparison again; repetitions are reported.
+    """Return the rows to leave out because the same annotator votes on the comparison again later.
 
-    Seeing the other side first is no repetition: both votes are kept.
+    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. Two votes of an
+    annotator are not repeated votes if another side was shown first: both are kept.
     """
     same = rows[["annotator", "comparison", "seen"]]
     again = same.duplicated()
@@ -988,7 +1030,10 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
 def _comparisons(
     votes: pd.DataFrame, firsts: pd.DataFrame, texts: Objects, found: Findings
 ) -> pd.DataFrame:
-    """The comparisons, from the first vote on each; ids that the table lacks are made of the texts."""
+    """Return the table of comparisons, built from the first vote on each comparison.
+
+    If the table has no comparison ids or prompt ids, the ids are hashes of the texts.
+    """
     n_merged = len(votes) - len(firsts)
     if "comparison_id" not in votes and n_merged:
         what = (
@@ -1029,18 +1074,18 @@ def _comparisons(
 
 
 def _digest(prefix: str, *values: Any) -> str:
-    """An id made of texts: the same for the same texts on every machine."""
+    """Return an id that is a hash of texts; the same texts give the same id on every machine."""
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"
 
 
 def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
-    """The table with texts of the lengths in a pair of columns, and the command that writes it."""
+    """Return the table with placeholder texts of the lengths in two columns, and the command that writes this table."""
     table = reshape(with_legends(flatten(table))[0], pair)
     lengths = [as_numbers(table.frame[name]) for name in pair]
     sides = ("chosen", "rejected") if pair in columns_of_outcomes(pair) else PAIR[1:]
     texts = [as_objects("word " * int(n) for n in np.nan_to_num(of)) for of in lengths]
-    # in one order, whichever of the two won: the votes on a pair share its prompt
+    # the prompt has the two lengths in ascending order, so that all votes on a pair have the same prompt
     prompts = as_objects("lengths {:g}, {:g}".format(*sorted(of)) for of in zip(*lengths, strict=True))
     new = dict(zip(sides, texts, strict=True))
     made = replace(table, frame=table.frame.assign(prompt=prompts, **new), notes=())
@@ -1049,5 +1094,5 @@ def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
 
 
 def write_texts(path: str, pair: tuple[str, str]) -> None:
-    """Write ``with_lengths.csv``: the table with texts of the lengths that a pair of its columns holds."""
+    """Write the table to ``with_lengths.csv``, with placeholder texts of the lengths in two of its columns."""
     with_texts(read_table(path), pair)[0].frame.to_csv("with_lengths.csv", index=False)
