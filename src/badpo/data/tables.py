@@ -1,4 +1,7 @@
-"""Any table, as a data frame with every cell as the source gave it: CSV, parquet, JSON, pandas, Arrow, datasets."""
+"""Read tables from CSV, Excel, parquet, Arrow and JSON files, pandas, Arrow and `datasets`, and write tables.
+
+A data frame that is read has each cell as the source has it.
+"""
 
 import codecs
 import contextlib
@@ -40,18 +43,22 @@ from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
-ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # how files and streams of Arrow begin
+ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
 _LONGEST_CELL = 2**31 - 1
 _BUFFER_BYTES = 2**20
-# Of a file once it is unpacked: so many, and so many times those that it has packed, which no texts exceed.
+# An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file. Texts never
+# reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
-_MOST_BYTES_WRITTEN_OUT = 2**34  # of texts that a parquet file stores once for many rows
+_MOST_BYTES_WRITTEN_OUT = (
+    2**34
+)  # limit for the texts of a parquet file, if each text is counted in each of its rows
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# encodings before UTF-8, and the bytes of their common letters; the first of two that fit equally well is taken
+# encodings that are older than UTF-8, with a pattern for the bytes of their common letters; if two encodings fit
+# equally well, the first is used
 OLDER_ENCODINGS = {
     "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
     "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
@@ -61,16 +68,16 @@ OLDER_ENCODINGS = {
     "cp1251": rb"[\xa8\xb8\xc0-\xff]{3,}",
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
-_FIRST_ROWS = 20  # among which the header stands
+_FIRST_ROWS = 20  # the header is one of the first 20 rows
 _LONGEST_NAME = 80
-_MOST_FILES = 10  # of a folder that are joined
+_MOST_FILES = 10  # largest number of files or of tables that are joined
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
     "итого|合計|合计|总计|總計|합계|المجموع|Σ|∑)(?: \\(?n\\)?)?[:.]?",
     re.IGNORECASE,
 )
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
-# how to export a file that is not read
+# how to export the table from a file that badpo does not read
 _EXPORTS = {
     ".sql": (
         "export the table of votes, here called votes, from its database as CSV. SQLite: "
@@ -91,16 +98,17 @@ class _ArrowHolder(Protocol):
     def to_arrow(self) -> Any: ...
 
 
-# what every reader of a table takes
+# the types of table that all functions accept
 Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | _Split | _ArrowHolder
 
 
 def read_table(source: Any, drop_uneven: bool = False) -> Table:
-    """Read a table from a path or an object in memory; a `DataError` (E102) says why it cannot be read.
+    """Read a table from a path or from an object in memory.
 
-    A path is of one of `READERS`, or of a folder of Arrow or parquet files as `datasets` writes them, or a name on the
-    Hub. Anything with ``to_arrow`` works too. ``drop_uneven`` leaves out lines of a CSV that have another number of
-    cells than the header, and counts them.
+    A path is a file with a suffix in `READERS`, a folder with such files, a folder that `datasets` wrote, or the name
+    of a data set on the Hub. An object with a method ``to_arrow`` is a table too. If ``drop_uneven`` is True, lines of
+    a CSV file that have more or fewer cells than the header are left out and counted. If the table cannot be read, a
+    `DataError` (E102) gives the reason.
 
     Examples
     --------
@@ -116,7 +124,7 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     kind = type(source).__name__
     name = _CALLED.get(kind, f"the {kind}")
     if isinstance(source, pd.DataFrame):
-        # what names the rows may be who voted; a name that stands twice there is told with the columns'
+        # the index may have the annotators, so its named levels become columns; duplicate names are reported later
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
         frame = source.reset_index(named, allow_duplicates=True).reset_index(drop=True)
@@ -143,7 +151,10 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
-    """Write a parquet file that only this user can read, with checksums of its pages and, beside it, of the file."""
+    """Write a parquet file that only this user can read.
+
+    The file has checksums of its pages, and a second file next to it has the checksum of the whole file.
+    """
     with checksummed(path) as unfinished:
         pq.write_table(table, unfinished, write_page_checksum=True)
 
@@ -179,7 +190,7 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
 
 
 def _read_folder(path: Path, split: str = "") -> Table:
-    """A folder that `datasets` wrote, or one of files, as a download from the Hub has them."""
+    """Read the table in a folder that `datasets` wrote, or in a folder of files such as a download from the Hub."""
     if (path / "state.json").is_file():
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         files = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
@@ -205,13 +216,16 @@ def _read_folder(path: Path, split: str = "") -> Table:
 
 
 def is_hub_name(path: Path) -> bool:
-    """Whether a path may be a data set on the Hub, as in ``allenai/multipref`` or ``nvidia/HelpSteer3:validation``."""
+    """Return whether a path may be the name of a data set on the Hub.
+
+    Examples of names are ``allenai/multipref`` and ``nvidia/HelpSteer3:validation``.
+    """
     is_short = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
     return is_short and not reader_of(path)
 
 
 def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
-    """A split of a data set on the Hub or in the cache; the only one, or "train", where none is named."""
+    """Load a split of a data set from the Hub or the cache; without a name, load the only split or "train"."""
     from datasets import load_dataset
 
     try:
@@ -248,7 +262,7 @@ def _read_parquet(path: Path) -> Table:
     n_cells = sum(column.num_values for column in columns)
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # as dictionaries: a text that stands in many rows comes into memory once
+    # texts are read as dictionaries, so that a text of many rows is in memory only once
     options = {
         "read_dictionary": [
             column.name for column in pq.read_schema(path) if column.type in _TEXT_TYPES
@@ -293,7 +307,11 @@ def _read_arrow(path: Path) -> Table:
 
 
 def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
-    """Refuse a file whose repeated texts are stored once, but would take days to read in all of their rows."""
+    """Refuse a file with repeated texts that would become too large if each text were written in each of its rows.
+
+    A small parquet file can store a long text once and repeat it in very many rows. Such a table would take days to
+    process.
+    """
     texts = [column for column in content.columns if pa.types.is_dictionary(column.type)]
     chunks = [chunk for column in texts for chunk in column.chunks]
     sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
@@ -303,13 +321,13 @@ def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
-    """What reads a file, by the end of its name; of files of text also compressed ones."""
+    """Return the reader for the suffix of a file name, also before a suffix such as ``.gz``; None if there is none."""
     plain = Path(path.stem) if path.suffix.lower() in PACKED else path
     return READERS.get(plain.suffix.lower())
 
 
 def _require_bytes(path: Path, n: int) -> None:
-    """Refuse a file that is larger than what is read, or that few bytes unpack to very many."""
+    """Refuse a file that unpacks to ``n`` bytes if this is too much in total or relative to the size on disk."""
     usual = _MOST_PACKED_BYTES + _MOST_TIMES * path.stat().st_size
     if n > (most := min(_MOST_BYTES, usual)):
         what = f"it is too large: unpacked more than {most >> 20:,} MiB"
@@ -317,13 +335,14 @@ def _require_bytes(path: Path, n: int) -> None:
 
 
 def decoded(path: Path) -> tuple[str, str]:
-    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or older.
+    """Return the text of a file and its encoding.
 
-    Among the older encodings, the function returns the encoding under which the largest share of the non-ASCII
-    characters are common letters of the encoding's language. If most of the non-ASCII bytes are valid UTF-8, the file
-    is damaged UTF-8 and not in an older encoding.
+    The encoding is given by a byte-order mark, is UTF-16 if many bytes are zero, or is UTF-8 if the bytes are valid.
+    Otherwise it is an older encoding. Among the older encodings, the function returns the encoding under which the
+    largest share of the non-ASCII characters are common letters of the encoding's language. If most of the non-ASCII
+    bytes are valid UTF-8, the file is damaged UTF-8 and not in an older encoding.
     """
-    with pa.input_stream(str(path)) as file:  # which unpacks what is compressed
+    with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
         parts, n_bytes = [], 0
         while part := file.read(_BUFFER_BYTES):
             parts.append(part)
@@ -352,7 +371,7 @@ def _decoded_as_older(content: bytes) -> tuple[str, str]:
     n_bytes = sum(byte > 127 for byte in beginning)
 
     def share_common(name: str) -> float:
-        """Of the bytes above ASCII the share that common letters are made of; 0 where the file is not valid."""
+        """Return the share of the non-ASCII bytes that belong to common letters; 0 if the encoding is invalid."""
         try:
             content.decode(name)
         except UnicodeDecodeError:
@@ -400,7 +419,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
 def _cells_of_csv(
     text: str, separator: str, path: Path, escapechar: str | None = None
 ) -> tuple[list[list[str]], list[int]]:
-    """The cells of each row of a CSV, and the line at which each row starts."""
+    """Return the cells of each row of a CSV file, and the number of the line at which each row starts."""
     rows, lines = [], []
     known: dict[str, str] = {}  # so that a text of many rows is in memory once
     lines_of_text = io.StringIO(text, newline="")
@@ -418,7 +437,7 @@ def _cells_of_csv(
 
 
 def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
-    """The rows of a file, until there are more than what is read."""
+    """Yield the rows of a file; raise an error as soon as the file has too many rows, columns or cells."""
     n_cells = 0
     for n, row in enumerate(rows, start=1):
         n_cells += len(row)
@@ -428,7 +447,11 @@ def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
 
 
 def _separator(text: str) -> str:
-    """The sign that gives the first lines the most names of columns that are known, then the most even rows."""
+    """Return the separator of a CSV file.
+
+    With this separator, the first lines contain the most known column names. Between equal separators, the separator
+    decides with which the most rows have the same number of cells.
+    """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
 
@@ -443,16 +466,17 @@ def _separator(text: str) -> str:
             return 0, 0.0, 0
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
-            return 0, 0.0, 0  # spaces of texts
+            return 0, 0.0, 0  # these spaces are part of the texts
         return max(map(_n_known, rows)), (width > 1) * n / len(rows), width
 
     return max(",;\t| ", key=evidence)
 
 
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
-    """Whether columns are called like votes, and like what was compared, and the latter hold texts.
+    """Return whether a table has columns of votes, and columns of responses that hold texts.
 
-    Of a table that was joined by ids, annotators show that its rows are votes.
+    The columns are recognised by their names. In a table that was joined by ids, a column of annotators is sufficient
+    as a column of votes.
     """
     known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
     texts = [frame[known[name]] for name in ("response_a", "chosen", "response") if name in known]
@@ -461,14 +485,14 @@ def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
 
 
 def _n_known(cells: Sequence[str]) -> int:
-    """How many cells of a row are names of columns."""
+    """Return the number of cells in a row that are known column names."""
     names = [cell.strip() for cell in cells if cell.strip()]
     if (
         len(names) > MOST_COLUMNS
         or len({*names}) < len(names)
         or any(len(name) > _LONGEST_NAME for name in names)
     ):
-        return 0  # a row of votes, whose labels may be names too
+        return 0  # this is not a header but a row of votes, whose labels may be column names by chance
     return len(columns_named(names, (*KNOWN, *ANSWERS)))
 
 
@@ -480,8 +504,11 @@ def _framed(
     encoding: str = "utf-8",
     drop_uneven: bool = False,
 ) -> Table:
-    """Rows of cells as a table: what is no row of it is left out, and said."""
-    # a row of dashes is a rule
+    """Make a table from rows of cells.
+
+    Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them.
+    """
+    # a row of dashes is a horizontal line and not data
     kept = [
         each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
     ]
@@ -499,10 +526,10 @@ def _framed(
     if _has_names_of_rows(len(header), [row for _, row in body]):
         header.insert(0, "")
     legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
-    # Qualtrics repeats the header twice, in other words
+    # Qualtrics writes two more header lines: the questions, and the import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # its second line has the questions that its first line numbers
+        # the second line has the questions, and the first line only their numbers
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
@@ -510,7 +537,7 @@ def _framed(
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
     n, width = len(body), len(header)
-    # a header's words stand in few cells below it
+    # the words of a header rarely occur in the cells below it: if they do, the first row is not a header
     if not max(n_known, default=1) and any(
         cell and 10 * column.count(cell) >= n
         for cell, column in zip(header, zip(*(row for _, row in body), strict=False), strict=False)
@@ -558,7 +585,10 @@ def _framed(
 def _without_legends(
     rows: list[tuple[int, list[str]]],
 ) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """The rows without those that say in one or two cells what numbers mean, and these as texts."""
+    """Separate legends from the rows of a table; return the other rows, and the legends as texts.
+
+    A legend is a row with one or two cells that explains the meaning of numbers.
+    """
     width = max((len(row) for _, row in rows[:_FIRST_ROWS]), default=0)
     legends: dict[int, str] = {}
     for i, (_, row) in enumerate(rows):
@@ -566,7 +596,7 @@ def _without_legends(
         is_edge = i < _FIRST_ROWS or i >= len(rows) - _FIRST_ROWS
         if is_edge and len(filled) < min(3, width) and any(legends_in(text := " = ".join(filled))):
             legends[i] = text
-    # a legend explains each number once, and rows of votes may repeat it
+    # a legend explains each number once; if a number is repeated, the rows are votes
     codes = [code for text in legends.values() for code, _ in legends_in(text)[0]]
     if len({*codes}) < len(codes) or not is_legend("; ".join(legends.values())):
         return rows, []
@@ -574,7 +604,10 @@ def _without_legends(
 
 
 def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Two lines as one header, if two names of the upper line have the same names below and span several columns."""
+    """Join two lines to one header, if the upper line has names that span several columns with repeated names below.
+
+    Two of the upper names must have the same names below them. Otherwise the result is empty.
+    """
     if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
     above: list[str] = []
@@ -587,7 +620,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     below = [tuple(name for _, name in group) for group in groups if len(group) > 1]
     if len({*below}) == len(below):
         return []
-    # an option below a question stands on a line of its own
+    # below a question, the name of the option is put on a new line
     names = [
         f"{name}{chr(10) if question_in(name) else ' '}{under}".strip()
         for name, under in zip(above, rows[1], strict=True)
@@ -596,9 +629,10 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Whether each row begins with its number, as R writes tables, and the header has no name for these numbers.
+    """Return whether each row begins with a row number for which the header has no name, as in tables from R.
 
-    A further cell may instead be empty, or be a part of a text that holds the separator.
+    Each row must have one cell more than the header. The result is False if this cell is empty in all rows, or if it is
+    the end of a text that contains the separator.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -607,7 +641,10 @@ def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_total(row: Sequence[str]) -> bool:
-    """Whether a row says that it sums up others, and fills at most half of the columns."""
+    """Return whether a row contains totals.
+
+    The first non-empty cell of such a row is a word such as "total", and at most half of the cells are not empty.
+    """
     filled = [cell for cell in row if cell.strip()]
     return (
         len(row) > 2
@@ -617,9 +654,11 @@ def _is_total(row: Sequence[str]) -> bool:
 
 
 def _read_excel(path: Path) -> Table:
-    """The sheets of a workbook that have the columns of the one with the most names of columns that are known.
+    """Read the table in a workbook.
 
-    If no column says who voted and the sheets are called otherwise than parts are, their names say so.
+    The main sheet is the sheet with the most known column names. Sheets with the same columns are read as one table. If
+    no column has annotators, the names of these sheets are the annotators, unless the names are generic, such as
+    "Sheet 1".
     """
     try:
         from openpyxl import load_workbook
@@ -632,7 +671,7 @@ def _read_excel(path: Path) -> Table:
             _require_bytes(path, sum(part.file_size for part in packed.infolist()))
             parts = [name for name in packed.namelist() if name.startswith("xl/worksheets/")]
             has_merged = any(b"<mergeCell " in packed.read(name) for name in parts)
-        # only a workbook that is read as a whole says which cells are merged
+        # openpyxl reports merged cells only if it reads the workbook as a whole
         with contextlib.closing(load_workbook(path, read_only=not has_merged, data_only=True)) as book:
             sheets = {sheet.title: _rows_of_sheet(sheet, path) for sheet in book.worksheets}
     except DataError:
@@ -662,7 +701,7 @@ def _read_excel(path: Path) -> Table:
 
 
 def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str) -> Table:
-    """The table in a sheet, joined with those in other sheets if it lacks votes or texts."""
+    """Return the table in one sheet, joined with the tables in other sheets if the first table lacks votes or texts."""
     others = {name: rows for name, rows in sheets.items() if name != title and rows}
     rows = sheets[title]
     told = [f'sheet "{title}" of {len(sheets)}'] if others else []
@@ -676,16 +715,20 @@ def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str
 
 
 def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """What a sheet says of codes: each row as a text, and all rows of a code and its meaning as one text."""
+    """Return the texts of a sheet that may explain codes.
+
+    Each row is one text. All rows with two cells, a code and its meaning, are also joined to one text.
+    """
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     codes = [" = ".join(row) for row in cells if len(row) == 2]
     return [*(": ".join(row) for row in cells if row), "; ".join(codes)]
 
 
 def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """The rows of all tables, if these have the same columns and are no splits of a data set; else None.
+    """Return one table with the rows of all tables; None if the columns differ or the tables are splits of a data set.
 
-    If no column says who voted and the tables are called otherwise than parts are, their names say so.
+    If no column has annotators, the names of the tables are the annotators, unless the names are generic, such as
+    "part 1".
     """
     names = {name: name.partition(".")[0] for name in tables}
     columns = [*map(str, next(iter(tables.values())).frame)]
@@ -707,7 +750,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
     notes: list[Problem] = []
     for note in itertools.chain(*(table.notes for table in tables.values())):
-        # without the name of a file, which may be a person's
+        # the notice does not contain the name of the file, which may be the name of a person
         if (of_all := replace(note, where=str(path))) not in notes:
             notes.append(of_all)
     frame = pd.concat(frames, ignore_index=True)
@@ -716,7 +759,10 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """Several tables as one, if those that hold more than one column are joined by ids; None if they are not."""
+    """Join several tables, or two of them, by ids; return None if ids do not connect votes with texts.
+
+    Tables with a single row are ignored.
+    """
     records = {
         name: table.frame.to_dict("records") for name, table in tables.items() if len(table.frame) > 1
     }
@@ -734,12 +780,15 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _name_people(names: Iterable[str], columns: Sequence[str]) -> bool:
-    """Whether sheets or files with these columns are called after the people who voted."""
+    """Return whether sheets or files are named after the annotators.
+
+    This is the case if no column has annotators and no name is generic, such as "Sheet 1".
+    """
     return "annotator" not in columns_named(columns, KNOWN) and not any(map(_PART.match, names))
 
 
 _SPLIT = re.compile("(?i)train|test|valid|validation|dev|eval|val|unused")
-# how sheets and files are called that hold parts of a table
+# generic names of sheets and files, which do not name an annotator
 _PART = re.compile(
     r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page|votes|ratings|"
     r"labels|annotations|judge?ments|responses|results|export|file|shard|chunk)?[\W_\d]*$"
@@ -747,17 +796,17 @@ _PART = re.compile(
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
-    """The cells of a sheet, all rows as wide as the widest."""
+    """Return the cells of a sheet; each row is filled with empty cells to the width of the widest row."""
     if hasattr(sheet, "reset_dimensions"):
-        sheet.reset_dimensions()  # which a file may state as the largest there are
+        sheet.reset_dimensions()  # a file may state the largest possible dimensions
     for merged in [*sheet.merged_cells.ranges] if hasattr(sheet, "merged_cells") else ():
         first = sheet.cell(merged.min_row, merged.min_col).value
         sheet.unmerge_cells(merged.coord)
-        # down and not across: a title above the header may be as wide as the table
+        # the value is copied to the rows below but not to the right: a merged title may be as wide as the table
         for row in range(merged.min_row + 1, merged.max_row + 1):
             sheet.cell(row, merged.min_col).value = first
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
-    # cells may be there for their colour alone
+    # empty cells at the end of a row may exist only because they have a colour
     filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
     rows = [*_limited(filled, path)]
     width = max(map(len, rows), default=0)
@@ -766,7 +815,7 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
 
 
 def _excel_text(cell: Any) -> str:
-    """A cell of a workbook as a CSV would have it."""
+    """Return the text of a cell in a workbook as a CSV file would have it."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
     return "" if pd.isna(cell) else str(cell)
@@ -774,14 +823,14 @@ def _excel_text(cell: Any) -> str:
 
 def _json_text(path: Path) -> str:
     text = decoded(path)[0]
-    # few bytes are an object or a list, which takes many
+    # an object or a list has few bytes in the file but needs many bytes in memory
     require_size(str(path), 1, 1, text.count("{") + text.count("["))
     return text
 
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
-    # at line feeds alone, as forgetting counts lines
+    # only line feeds separate lines, because the code that forgets annotators counts lines in the same way
     text = _json_text(path)
     require_size(str(path), text.count("\n"), 1)
     for number, line in enumerate(text.split("\n"), start=1):
@@ -801,7 +850,7 @@ def _read_json_lines(path: Path) -> Table:
 def _read_json(path: Path) -> Table:
     remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
     text = _json_text(path)
-    # an empty object is a row without a cell
+    # an empty object is a row without cells, which also needs memory
     require_size(str(path), sum(1 for _ in re.finditer(r"\{\s*\}", text)), 1)
     try:
         content = json.loads(text)
@@ -812,7 +861,7 @@ def _read_json(path: Path) -> Table:
     beside: list[str] = []
     if isinstance(content, dict):
         if len(content) > 1 and all(isinstance(each, dict) for each in content.values()):
-            # pandas writes columns as mappings from the number of the row
+            # pandas writes each column as a mapping from row numbers to values
             keys = {tuple(each) for each in content.values()}
             if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
                 content = {name: [*each.values()] for name, each in content.items()}
@@ -845,7 +894,7 @@ def _read_json(path: Path) -> Table:
     return Table(_frame_of_records(content, path), str(path), legends=tuple(beside))
 
 
-# By the end of a file's name.
+# The reader of a file for each suffix of the file name.
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
@@ -861,7 +910,10 @@ READERS: dict[str, Callable[..., Table]] = {
 
 
 def _legends_of(value: Any) -> list[str]:
-    """What stands beside the rows of a file: each text, and all texts of one object or list as one text."""
+    """Return the texts in a JSON value that may explain codes.
+
+    Each text is listed alone, and all texts of an object or a list are also joined to one text.
+    """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}
     if not isinstance(value, dict):
@@ -881,10 +933,10 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
     if pa.types.is_nested(column.type):
         return column.to_pylist()
     if not pa.types.is_dictionary(column.type) or not column.num_chunks:
-        # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
+        # integers stay integers if some cells are missing: as floats, ids above 2^53 would change
         return column.to_pandas(integer_object_nulls=True)
     chunks = column.unify_dictionaries().chunks
-    # each text is one object, in however many rows it stands
+    # rows with the same text share one Python object
     values = as_objects([*chunks[0].dictionary.to_pylist(), None])
     numbers = [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks]
     return values[np.concatenate(numbers)]
@@ -902,7 +954,7 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
 
 
 def _columns_in(content: Mapping[str, Any]) -> list[list[Any]]:
-    """The columns of a mapping that holds nothing but several equally long lists; none of any other."""
+    """Return the columns of a mapping that contains only lists of the same length, at least two; otherwise empty."""
     lists = [each for each in content.values() if isinstance(each, list)]
     return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 
@@ -927,17 +979,18 @@ def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = Non
 
 # -- tables for spreadsheets -----------------------------------------------------------------------------------
 
-# What makes a spreadsheet take a cell for a formula, also in the full-width forms that it takes for the same.
+# First characters with which a spreadsheet reads a cell as a formula, and their full-width forms.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
-# Where the separator of lists is a semicolon, a cell of ours is cut at these, quoted or not.
+# If a spreadsheet's list separator is the semicolon, the spreadsheet splits a cell at these places, even a quoted cell.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    r"""Write a table as UTF-8 CSV; the file appears whole or not at all.
+    r"""Write a table as a UTF-8 CSV file; an interrupted call leaves no partial file.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe before it, see `inert`. Numbers, also negative
-    ones, are written as they are; a missing value is an empty cell, and an infinite one is ``inf`` or ``-inf``.
+    A text that a spreadsheet would read as a formula gets a leading apostrophe; see `inert`. Numbers, including
+    negative numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes
+    ``inf`` or ``-inf``.
     """
     names = [inert(str(name)) for name in frame.columns]
     with appearing(path) as unfinished:
@@ -946,18 +999,19 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def inert(text: str) -> str:
-    r"""Text that does nothing in a spreadsheet or a terminal.
+    r"""Return a text in a form that is harmless in a spreadsheet and in a terminal.
 
-    An apostrophe stands before a character that would make it, or what follows a semicolon, a formula; control
-    characters and those that turn the reading direction are written out. Any other text is returned as it is.
+    If the text, or a part after a semicolon, tab or line break, would be read as a formula, an apostrophe is inserted
+    before it. Control characters, and characters that change the reading direction, are replaced by escape codes. Any
+    other text is returned unchanged.
     """
-    # a lone carriage return is not quoted, and what follows it would start a cell
+    # the CSV writer does not quote a lone carriage return, so the text after it would start a new cell
     written = written_out(text.replace("\r\n", "\n"))
     written = _LATER_FORMULA.sub(r"\1'", written)
     return f"'{written}" if _FORMULA.match(written) else written
 
 
 def _inert_cell(cell: Any) -> Any:
-    """Text made inert; numbers and missing values as they are; anything else as its text, made inert."""
+    """Return numbers and missing values unchanged, and the inert text of any other cell; see `inert`."""
     is_missing = cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell))
     return cell if is_missing or isinstance(cell, int | float) else inert(str(cell))
