@@ -1,7 +1,7 @@
-"""Files that appear whole, one process at a time that changes them, and checksums that tell when they were damaged.
+"""Write files atomically, lock files and folders, and detect damaged files by checksums.
 
-A seal is a JSON file that holds the checksums of files beside it and its own. A checkpoint counts only with its seal;
-a finished run's is its ``run.json``.
+A manifest (in names of this module: a seal) is a JSON file with the checksums of the files next to it and with its own
+checksum. A checkpoint is complete only if it has its manifest. The manifest of a finished run is ``run.json``.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from typing import Any
 
 from badpo.data.privacy import keyed_digest, known_key
 from badpo.data.problems import ConfigError
-from badpo.data.problems import Json as Json  # which most callers import from here
+from badpo.data.problems import Json as Json  # most callers import Json from this module
 
 # -- names of the files that commands write --------------------------------------------------------------------
 
@@ -32,14 +32,16 @@ RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"
 RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.json"
 DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
 BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
-BIAS_SUFFIX = "-bias"  # of the folder of theta beside that of a policy of TRL's trainer
-# Beside the policy, of a finished run.
+BIAS_SUFFIX = (
+    "-bias"  # TRL's trainer writes a policy to FOLDER, and badpo writes its theta to FOLDER-bias
+)
+# Files that a finished run has besides the policy.
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
-# of a run that a script made: its votes, and its reference if that has no name
+# a run that a script trained also has its votes, and its reference model if the model has no name
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
-# what run folders hold, and in which form: raised where a reader of the last form would misread the new one
+# version of the format of run folders; the number is increased if an older reader would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
-# What makes a folder a run, an arm of several policies, or an anchor, finished or not.
+# A folder with one of these files is a run, an arm of several policies, or an anchor, whether finished or not.
 RUN_MARKS = (
     DESCRIPTION_FILE,
     TENSORS_FILE,
@@ -48,22 +50,24 @@ RUN_MARKS = (
     "anchor.json",
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
-# Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
-# exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
+# Files with data about individual annotators: theta and its optimizer, weights and types by index, and manifests with
+# facts about these and with their checksums. Exact figures of steps and of held-out votes are included too, because
+# somebody who guesses votes and trains on them could check the guess by these figures.
 PERSONAL_RUN_FILES = (
     *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
     *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
     *(f"{name}{end}" for name in (VOTES_FILE, HELD_OUT_FILE) for end in ("", ".sha256")),
     *(".writing-*", ".*.unfinished"),
 )
-# Of nobody, unless they name somebody.
+# These files contain no data about individual annotators, unless they contain a pseudonym or an id.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"
-# whoever is at work touches the file more often; a number of a process says nothing where containers share a disk
+# A working process changes its files more often than this. Process ids cannot be used to find dead processes, because
+# several containers may share a disk.
 _PATIENCE_SECONDS = 3600
 
 
@@ -71,11 +75,11 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # for os.open: Windows has no such flag
 
 
 class SealError(ValueError):
-    """A seal cannot be read, or is not as it was written."""
+    """A manifest cannot be read, or was changed after it was written."""
 
 
 class BusyError(ConfigError):
-    """Another process works on a folder or file."""
+    """Another process holds the lock of a folder or file."""
 
 
 # -- whole files -----------------------------------------------------------------------------------------------
@@ -83,10 +87,10 @@ class BusyError(ConfigError):
 
 @contextmanager
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """A file to write into that takes the place of ``path`` when the block ends, and vanishes after an error.
+    """Yield a temporary file that replaces ``path`` when the block ends, and that is deleted after an error.
 
-    Its folder is made when it is not there. Only this user can read a ``private`` file; another one keeps the mode of
-    the file that it replaces. A symbolic link is refused: nothing is written through it.
+    The folder of ``path`` is created if it does not exist. Only this user can read a ``private`` file; any other file
+    gets the mode of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
     """
     path = Path(os.path.expanduser(path))
     require_no_link(path)
@@ -102,7 +106,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # a write that fails does not know which file it was, and nobody else knows the unfinished one
+        # the error of a failed write names no file or the temporary file, so it gets the name of the final file
         if error.filename in (None, str(unfinished)):
             error.filename = str(path)
             del error.filename2
@@ -113,7 +117,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
 
 
 def require_no_link(path: Path) -> None:
-    """Refuse a symbolic link where a file is to be written: whoever made it may mean another file to be lost."""
+    """Raise `ConfigError` if a file to write is a symbolic link, because writing could overwrite another file."""
     if path.is_symlink():
         raise ConfigError(
             f"{path} is a symbolic link, and nothing is written through one; remove it, or name the file itself: "
@@ -133,13 +137,20 @@ def write_json(path: Path, value: Any, private: bool = False) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """Indented JSON; half of a surrogate pair, which has no UTF-8 form, becomes the escape that JSON has for it."""
+    """Return a value as indented JSON in UTF-8.
+
+    A single surrogate, which has no UTF-8 form, becomes a JSON escape sequence.
+    """
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left of a file: at once if this process holds the lock, else after an hour."""
+    """Remove the temporary files that killed processes left for a file.
+
+    If this process holds the lock, the files are removed at once. Otherwise they are removed if they are at least an
+    hour old.
+    """
     from filelock import FileLock
 
     notes = map(_lock_file, (path, path.parent))
@@ -153,8 +164,8 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Have the content of a file, or the names in a folder, on the disk before anything that relies on it."""
-    # some file systems, and Windows, have no way to for names, which then come to the disk in their own time
+    """Flush the content of a file, or the file names in a folder, to the disk."""
+    # Windows and some file systems cannot flush file names; the operating system then writes the names later
     with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -168,23 +179,25 @@ def flush_to_disk(path: Path) -> None:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
-    """Hold a folder or file: nobody else who asks for it gets it until the block ends, or this process does.
+    """Hold the lock of a folder or file until the block or the process ends.
 
-    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), removed with it. Two names of one
-    place are one, which need not exist. Who holds it may ask for it again, in the same thread. If another process
-    holds it, `BusyError` names the process; with ``wait``, this one says that it waits, for an hour at most.
+    The operating system locks a hidden file next to the folder or file (``.NAME.lock``), which is deleted at the end of
+    the block. The folder or file need not exist, and two paths of the same place have the same lock. The thread that
+    holds the lock can acquire it again. If another process holds the lock, a `BusyError` names this process. If
+    ``wait`` is True, the function logs a warning and waits first, for at most an hour.
     """
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        # else a lock that cannot be made is waited for without end; nor is one made where a link leads
+        # if the lock file cannot be created, filelock would wait without end; O_NOFOLLOW rejects a symbolic link
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
         told = f"{path}: the lock {note} cannot be made ({error.strerror})"
         raise ConfigError(f"{told}; name a place that can be written") from error
-    # one for all who ask in this process, so that it counts; the file alone would outlive a killed process
+    # all callers in this process share one lock object, which counts them; a lock without the operating system would
+    # remain after the process is killed
     lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
         try:
@@ -202,19 +215,19 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
         told = f"{path}: files cannot be locked there ({error.strerror})"
         raise ConfigError(f"{told}; name a place on another file system") from error
     try:
-        # Windows lets nobody write into a file that is locked; who holds it is then not known
+        # Windows does not allow writing to a locked file, so the holder of the lock is not known there
         with contextlib.suppress(OSError):
             note.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
-        # whoever waits for this file sees that it is gone, and makes another
+        # a process that waits for this lock file notices that the file was deleted, and creates a new one
         with contextlib.suppress(OSError):
             note.unlink(missing_ok=True) if lock.lock_counter == 1 else None
         lock.release()
 
 
 def holder(path: str | os.PathLike[str]) -> str | None:
-    """Which process holds a folder or file now, in words; None when there is none."""
+    """Return a text that names the process with the lock of a folder or file; None if no process has the lock."""
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
@@ -238,13 +251,14 @@ def _noted(note: Path) -> str:
     return "another process"
 
 
-# -- seals -----------------------------------------------------------------------------------------------------
+# -- manifests -------------------------------------------------------------------------------------------------
 
 
 def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Write ``content`` with the checksums of the named files beside it, last of all.
+    """Write a manifest with ``content`` and with the checksums of the named files next to it.
 
-    The seal of a run says with the pseudonym key that it was made here, see `made_here`.
+    Call the function after all of these files are written. The manifest of a run also has a code that was computed with
+    the pseudonym key; see `made_here`.
     """
     sealed = {**content, "files": _checksums(path.parent, sorted(names))}
     is_run = path.name == RUN_SEAL
@@ -252,7 +266,7 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
 
 
 def read_seal(path: Path) -> Json:
-    """What a seal says, with its own checksum verified; a `SealError` where it is damaged."""
+    """Read a manifest and verify its own checksum; raise `SealError` if the manifest is damaged."""
     content: Json = {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -268,7 +282,10 @@ def read_seal(path: Path) -> Json:
 def seal_damage(
     path: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """What is wrong with sealed files, all or some of them, in words; None when every checksum agrees."""
+    """Verify the files in a manifest; return what is wrong with the first damaged file, or None if all are intact.
+
+    If ``names`` is given, only the files with these names are verified. Files in ``but`` are not verified.
+    """
     folder = path.parent
     try:
         files = read_seal(path)["files"]
@@ -289,7 +306,10 @@ def seal_damage(
 def run_damage(
     folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """What `seal_damage` says of a run folder; None also when the run is not finished and has no seal."""
+    """Verify the files of a run folder with `seal_damage`; return what is wrong, or None.
+
+    The result is also None if the run is not finished and therefore has no manifest.
+    """
     path = folder / RUN_SEAL
     if not path.exists():
         return None
@@ -300,30 +320,33 @@ def run_damage(
 
 
 def made_here(folder: Path) -> bool:
-    """Whether a run, its recipe included, was sealed with this machine's pseudonym key, and so not by somebody else.
+    """Return whether the manifest of a run was written with this machine's pseudonym key and covers the recipe.
 
-    Whether the files are still those that were sealed is what `run_damage` tells.
+    If so, the run was not made by somebody else. The function does not check whether the files were changed afterwards;
+    `run_damage` does this.
     """
     try:
         content = read_seal(folder / RUN_SEAL)
     except (SealError, OSError):
         return False
-    # the seal of a reference is ours too, and could be put beside the recipe of somebody else
+    # the manifest of a reference also has our code, and somebody could copy this manifest next to another recipe
     return RUN_RECIPE in content["files"] and _is_keyed(content)
 
 
 @contextmanager
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
-    """Files of a run that may be written anew within the block; a run without a seal stays without.
+    """Update the checksums of files of a run that the block writes again.
 
-    Between the two a killed process leaves them without a checksum, which is less than is known and not wrong.
+    The checksums of these files are removed from the manifest before the block and added after the block. If the
+    process is killed within the block, the manifest has no checksum for these files, but all its checksums are right. A
+    run without a manifest gets none.
     """
     path = folder / RUN_SEAL
     if not path.exists():
         yield
         return
     content = read_seal(path)
-    # what somebody else sealed does not become ours
+    # a manifest that another machine wrote does not get the code of this machine
     sealed = _keyed if _is_keyed(content) else dict
     files = {name: checksum for name, checksum in content["files"].items() if name not in names}
     _write_seal(path, sealed({**content, "files": files}))
@@ -337,13 +360,13 @@ def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def file_checksum(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal digits."""
+    """Return the SHA-256 checksum of a file's bytes in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_seal(path: Path, content: Json) -> None:
-    # the checksum of a file about single people tells whether a guess at it is right
+    # with the checksum of a file about individual annotators, somebody could check a guess of the file's content
     write_json(path, {**content, _OWN: _digest(content)}, private=True)
 
 
@@ -355,9 +378,9 @@ def _is_keyed(content: Json) -> bool:
 
 
 def _keyed(content: Json) -> Json:
-    """What a seal says, and a code that only this machine's key makes of it."""
+    """Return the content of a manifest with an additional code that only this machine's key can compute."""
     said = {name: value for name, value in content.items() if name != _KEYED}
-    # the purpose stands first: the same key makes pseudonyms and fingerprints
+    # the text begins with its purpose, because the same key is used for pseudonyms and fingerprints
     return {**said, _KEYED: keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()}
 
 
@@ -366,7 +389,7 @@ def _digest(content: Json) -> str:
 
 
 def _plain(content: Json) -> bytes:
-    # as it will be read back
+    # the content is converted to JSON and back, so that it is the same as after reading the file
     return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 
 
@@ -375,36 +398,40 @@ def _plain(content: Json) -> bytes:
 
 @contextmanager
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """As `appearing`, for a table that holds votes: locked, private, its SHA-256 in a file beside it."""
+    """Yield a temporary file for a table of votes, which replaces ``path`` when the block ends (see `appearing`).
+
+    The table is locked while it is written, only this user can read it, and its SHA-256 checksum is written to a file
+    next to it.
+    """
     path = Path(os.path.expanduser(path))
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished
-            # between the two a killed process leaves a table of which less is known, and nothing wrong
+            # if the process is killed before the new checksum is written, the table has no checksum, but no wrong one
             checksum_file(path).unlink(missing_ok=True)
         write_checksum(path)
 
 
 def write_checksum(path: Path) -> None:
-    """Write the SHA-256 of a table into the file beside it."""
+    """Write the SHA-256 checksum of a table into the file next to it."""
     beside = checksum_file(path)
     with appearing(beside, private=True) as unfinished:
         unfinished.write_text(f"{file_checksum(path)}  {beside.stem}\n", encoding="utf-8")
 
 
 def checksum_file(path: Path) -> Path:
-    """Where the checksum of a table stands, as ``sha256sum --check`` reads it: ``votes.parquet.sha256``."""
+    """Return the path of a table's checksum file, such as ``votes.parquet.sha256``, for ``sha256sum --check``."""
     return Path(f"{os.path.realpath(path)}.sha256")
 
 
 def is_changed(path: Path) -> bool:
-    """Whether a file is not the one that the checksum beside it is of; False where there is no checksum."""
+    """Return whether a file differs from the checksum next to it; False if there is no checksum."""
     beside = checksum_file(path)
     while beside.exists():
         told = beside.read_bytes()
         if told[:64] == file_checksum(path).encode():
             return False
-        # not where a writer has replaced both meanwhile
+        # if another process has replaced the file and its checksum in the meantime, both are compared again
         if beside.exists() and beside.read_bytes() == told:
             return True
     return False
@@ -414,8 +441,12 @@ def is_changed(path: Path) -> bool:
 
 
 def require_enclosed(folder: Path) -> None:
-    """Refuse a folder in which a symbolic link leads out of it; the folder itself may be a link, or not be there."""
-    # else a run or a cache from elsewhere could have any file of this machine read into a page, or taken for a policy
+    """Raise `ConfigError` if a symbolic link inside a folder leads out of the folder.
+
+    The folder itself may be a symbolic link, and it need not exist.
+    """
+    # with such a link, a run or a cache from another person could put any file of this machine into a report, or have
+    # the file read as a policy
     top = folder.resolve()
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -427,8 +458,8 @@ def require_enclosed(folder: Path) -> None:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a file's name, relative to a folder, is of something outside of that folder."""
-    # which takes both kinds of slashes, and the letters of drives
+    """Return whether a file name that is relative to a folder leads out of the folder."""
+    # Windows paths have both kinds of slashes, and drive letters
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts
 
@@ -440,7 +471,10 @@ _HUB_SECONDS = 10
 
 @contextmanager
 def asking_once(name: str, kind: str = "model") -> Iterator[None]:
-    """Where the Hub does not answer at once, the cache alone is read: each file would be asked for six times."""
+    """Use only the local cache within the block if the Hub does not answer one request within ten seconds.
+
+    Otherwise each file would be requested six times before the cache is used.
+    """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -450,9 +484,9 @@ def asking_once(name: str, kind: str = "model") -> Iterator[None]:
         try:
             HfApi().repo_info(name, repo_type=kind, timeout=_HUB_SECONDS)
         except (HfHubHTTPError, ValueError):
-            pass  # the Hub answers, or a name is none of the Hub's, which the caller hears below
+            pass  # the Hub answers, or the name is not valid on the Hub; the block itself then raises the error
         except Exception:
-            is_offline = True  # whatever the client of HTTP calls its error
+            is_offline = True  # the HTTP client may raise any class of error
     try:
         for program in programs:
             vars(program)["HF_HUB_OFFLINE"] = is_offline
