@@ -1,4 +1,4 @@
-"""What is legal in a table of judgments and still wrong for the statistics, and what an attribute finds in one."""
+"""Check whether judgments are suitable for the statistics, and try attributes on judgments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ SMALL_CROSS_SHARE = 0.05
 LARGE_CROSS_SHARE = 0.95
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
-# Of so many votes who reads the responses does not choose the same side of the table nearly always.
+# An annotator who reads the responses does not choose the same side in 95 % of 20 or more votes.
 MANY_VOTES, NEARLY_ALL = 20, 0.95
 LARGE_INFLATION = 10.0
 FEW_SCORED = 30
@@ -28,12 +28,12 @@ _SCORES = ("score", "quality", "rating", "reward")
 
 
 def check(judgments: Judgments) -> list[Problem]:
-    """Everything to know before estimating or training: what the reader noticed, then what the votes can carry.
+    """Return the problems in judgments that matter for estimation and training, and the findings of the reader.
 
     Parameters
     ----------
     judgments : Judgments
-        With the attributes that are to be declared.
+        Judgments with the attributes whose biases are to be estimated.
 
     Returns
     -------
@@ -43,8 +43,8 @@ def check(judgments: Judgments) -> list[Problem]:
 
     References
     ----------
-    BA-DPO, Theorem `thm:identif`: only cross-group votes tell of a bias, and only annotators who share cross-group
-    comparisons can be compared.
+    BA-DPO, Theorem `thm:identif`: only cross-group votes have information about a bias, and only annotators who share
+    cross-group comparisons can be compared.
 
     Examples
     --------
@@ -69,9 +69,10 @@ def check(judgments: Judgments) -> list[Problem]:
 
 
 def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """The votes with the attributes that they can tell of, and a warning for each of the others.
+    """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each such attribute.
 
-    Where no attribute is left, all stay, for `check` to say why.
+    If no bias can be estimated, the judgments keep all attributes and there is no warning; `check` then gives the
+    reasons.
     """
     kept: list[int] = []
     left_out: list[Problem] = []
@@ -94,7 +95,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
 
 
 def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
-    """The votes with some of the attributes, which are not measured again."""
+    """Return the judgments with some of their attributes, without measuring these attributes again."""
     return replace(
         judgments,
         attributes=tuple(judgments.attributes[j] for j in kept),
@@ -104,7 +105,7 @@ def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
 
 
 def _of_pool(judgments: Judgments) -> Iterator[Problem]:
-    """One annotator alone, or one who cast most votes; who takes the same side whatever stands there."""
+    """Report the annotators with all or most of the votes, and the annotators who nearly always choose one side."""
     names = judgments.annotators["pseudonym"].to_numpy()
     n_votes = np.bincount(judgments.votes["annotator"], minlength=len(names))
     if not judgments.has_identities or not n_votes.any():
@@ -139,7 +140,10 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
 
 
 def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
-    """An attribute on which the two sides never, seldom or always differ; an error where nothing can be estimated."""
+    """Report an attribute on which the two sides rarely or almost always differ.
+
+    If they never differ, the bias cannot be estimated, and the problem is an error.
+    """
     where = f'attribute "{attribute.name}"'
     n, n_cross = len(differs), int(differs.sum())
     of_all = counted(n, "judgment")
@@ -173,7 +177,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
 
 
 def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> Iterator[Problem]:
-    """Judgments that do not record an attribute, and how many annotators never do."""
+    """Report the number of judgments that do not record an attribute, and of annotators who never record it."""
     if not missing.any():
         return
     n, annotator = int(missing.sum()), judgments.votes["annotator"].to_numpy()
@@ -193,7 +197,7 @@ def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> I
 def _of_annotators(
     attribute: Attribute, delta: Floats, missing: Bools, judgments: Judgments
 ) -> Iterator[Problem]:
-    """Annotators of whom an attribute's votes tell nothing, too little, or nothing beside others."""
+    """Report annotators whose bias cannot be estimated or cannot be compared with the bias of other annotators."""
     where = f'attribute "{attribute.name}"'
     names = judgments.annotators["pseudonym"].to_numpy()
     annotator, k = judgments.votes["annotator"].to_numpy(), len(names)
@@ -226,12 +230,12 @@ def _of_annotators(
 
 
 def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
-    """Scores that most votes go against: the columns may be the wrong way round."""
+    """Report scores if most votes contradict them, because the two columns may be reversed."""
     for first, second in side_pairs(votes.columns).items():
         if any(word in first.casefold() for word in _SCORES):
             toward = (votes[first] - votes[second]).to_numpy(dtype=np.float64) * votes["sign"]
             n, against = int((np.abs(toward) > 0).sum()), int((toward < 0).sum())
-            # more than two standard errors above a half
+            # the share of these votes is more than two standard errors above one half
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
                 what = f"{against:,} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
                 remedy = "look at some rows; if they are, exchange the responses or the winners"
@@ -239,7 +243,7 @@ def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
 
 
 def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
-    """Attributes that say the same in every judgment, or nearly."""
+    """Report attributes that are linearly dependent, or almost linearly dependent, in the judgments."""
     size = np.sqrt((judgments.delta**2).sum(axis=0))
     names = np.array([f'"{name}"' for name in judgments.attribute_names], dtype=object)[size > 0]
     if len(names) < 2:
@@ -271,31 +275,33 @@ def attribute_trials(
     sweep: tuple[str, Sequence[Any]] | None = None,
     n_examples: int = 3,
 ) -> list[Json]:
-    """What each attribute finds in the data.
+    """Try attributes on judgments: report how often the sides differ and how often the side with the attribute wins.
 
     Parameters
     ----------
     judgments : Judgments
     configs : sequence of mapping
-        As `attribute_from_config` takes them.
+        Configurations of attributes, as for `attribute_from_config`.
     sweep : (parameter, values), optional
         Try each attribute once with each of these values of the parameter.
     n_examples : int
-        How many responses to show on each side.
+        Number of example responses with the attribute, and of example responses without it.
 
     Returns
     -------
     list of dict
-        For each attribute and value: ``attribute``, ``parameters``, ``scope``, ``problem`` (why nothing can be
-        estimated, or None), ``n_cross`` (judgments whose sides differ), ``cross_share`` of all judgments,
-        ``carrier_wins``, ``log_odds`` with ``ci_low`` and ``ci_high`` (95 %, clustered by prompt; where every vote
-        went one way the log-odds and one end are None), and ``examples``: the beginnings of responses ``with`` and
-        ``without`` the attribute in comparisons that differ on it.
+        One entry for each attribute and value: ``attribute``, ``parameters``, ``scope``, ``problem`` (the reason why
+        nothing can be estimated, or None), ``n_cross`` (number of judgments whose sides differ), ``cross_share`` (share
+        of these among all judgments), ``carrier_wins`` (share of these in which the side with the attribute wins),
+        ``log_odds``, ``ci_low`` and ``ci_high`` (95 % confidence interval, clustered by prompt), and ``examples`` (the
+        beginnings of responses ``with`` and ``without`` the attribute, from comparisons whose sides differ). If all
+        votes are for the side with the attribute, or all are against it, the log-odds and one end of the interval are
+        None.
 
     Raises
     ------
     ConfigError
-        No attribute, or one that is not there.
+        If ``configs`` is empty or an attribute is unknown.
 
     Examples
     --------
