@@ -1,45 +1,47 @@
-"""Marks in a text: Markdown forms, emoji, links, a signature, words. Linear in the length of the text."""
+"""Find Markdown, emoji, links, signatures and words in a text, in time that is linear in the length of the text."""
 
 import re
 from collections.abc import Iterable
 
-# A form is looked for at the start of each line; white space before it and any white space after it count, as in
-# the paper's published detector. ``[^\S\n]`` is white space within a line: ``\s`` would try every blank line again.
+# The mark of a header or of a list entry is at the start of a line, possibly after white space, and is followed by any
+# white space, as in the paper's published detector. ``[^\S\n]`` is white space within a line; with ``\s`` a search
+# would scan blank lines repeatedly.
 _INDENT = r"^[^\S\n]*"
 HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
 LIST = re.compile(_INDENT + r"(?:[-*+]|\d+\.)\s", re.MULTILINE)
 TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*]+\*\*")
 FENCE = re.compile("```")
-# an address, or the joint of a Markdown link; the text before the joint is not looked at, so that no bracket is
-# tried twice
+# a web address, or the characters "](" in the middle of a Markdown link; the pattern does not match the link text
+# before them, so that no bracket is tried twice
 LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
-# The paper's published detector also reads tabs and line breaks around the dash and between the names, and no name with
-# a second capital ("McDonald").
+# The paper's published detector also accepts tabs and line breaks around the dash and between the names, and it does
+# not accept a name with a second capital letter ("McDonald").
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
 EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
 )
-# I, me, my, mine or myself; a lower-case "i" does not count, nor does "we"
+# I, me, my, mine or myself; a lower-case "i" and the word "we" do not count
 FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|[Mm]ine|[Mm]yself)(?!\w)")
 
 
 def has_markdown(text: str) -> bool:
-    """Whether one of the forms is there: code fence, list, bold, header, table line."""
+    """Return whether a text has a code fence, a list, bold text, a header or a table line."""
     return any(form.search(text) for form in (FENCE, LIST, BOLD, HEADER, TABLE))
 
 
 def split_signature(text: str) -> tuple[str, str]:
-    r"""Body of a text and the first name in the signature that ends it.
+    r"""Split a text into its body and the first name in the signature at its end.
 
-    A signature is a line of its own: an em dash and two capitalised ASCII words, with nothing after it but white
-    space.
+    A signature is the last line of a text and not its only line. It has an em dash and two capitalised ASCII words.
+    White space may follow it.
 
     Returns
     -------
     body, first_name : str
-        The text above the signature, right-stripped; the text as it is and ``""`` where it does not end in one.
+        The text above the signature without white space at its end, and the first name. If the text does not end with a
+        signature, the unchanged text and ``""``.
 
     Examples
     --------
@@ -54,13 +56,13 @@ def split_signature(text: str) -> tuple[str, str]:
 
 
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """Pattern that finds any of the words or phrases as whole words, in upper or lower case."""
+    """Return a pattern that finds any of the words or phrases as whole words, in upper or lower case."""
     longest_first = sorted(words, key=len, reverse=True)
     any_word = "|".join(map(re.escape, longest_first))
     return re.compile(rf"(?<!\w)(?:{any_word})(?!\w)", re.IGNORECASE)
 
 
-# Words that weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
+# These words weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
 _HEDGE = re.compile(
     r"(?<!\w)(?:perhaps|maybe|possibly|presumably|arguably|might|it (?:depends|seems|appears)|"
     r"i (?:think|guess|suppose|believe)|(?:i'm|i am) not sure|in my (?:opinion|view)|as far as i know|"
@@ -68,8 +70,8 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 
-# A refusal is what the speaker says about themselves in the opening of an answer; later on, "I cannot help" is
-# mostly part of what is told.
+# A refusal is a statement of the speaker at the beginning of an answer. Later in an answer, "I cannot help" is usually
+# part of a story or a quotation.
 _OPENING = 400
 _UNABLE = r"(?: cannot| can not| can't| will not| won't|(?: am|'m) (?:unable|not able|not going) to)"
 _SERVE = (
@@ -84,12 +86,12 @@ _REFUSAL = re.compile(
 
 
 def has_hedge(text: str) -> bool:
-    """Whether a claim is weakened, as by "perhaps" or "I think"."""
+    """Return whether a text weakens a claim with words such as "perhaps" or "I think"."""
     return _HEDGE.search(_straight(text)) is not None
 
 
 def has_refusal(text: str) -> bool:
-    """Whether the first 400 characters say that the speaker will not or cannot do it."""
+    """Return whether the speaker refuses the request in the first 400 characters of a text."""
     return _REFUSAL.search(_straight(text[:_OPENING])) is not None
 
 
