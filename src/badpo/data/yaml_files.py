@@ -1,4 +1,4 @@
-"""YAML files whose top level is a mapping: their values, and the line of each key."""
+"""Read YAML files whose top level is a mapping, with the line number of each key."""
 
 import re
 from collections.abc import Iterator
@@ -10,15 +10,18 @@ import yaml
 
 from badpo.data.problems import ConfigError
 
-# YAML 1.1 reads 5e-7 and 5.0e7 as text, because the dot and the sign of the exponent are compulsory there.
+# YAML 1.1 reads 5e-7 and 5.0e7 as text, because it requires both a dot and a sign of the exponent in such numbers.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
-# A recipe has a few thousand; reading takes seconds for each million.
+# A recipe has a few thousand characters. Reading a million characters takes seconds.
 _MOST_CHARACTERS = 200_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
-    """Plain values only: an alias makes a short file stand for billions of them, a tag makes another thing of one."""
+    """A loader that reads plain values only and refuses aliases and tags.
+
+    With aliases a short file could contain billions of values, and a tag changes the type of a value.
+    """
 
     def fetch_alias(self) -> None:
         self._refuse("an alias (*name) is not read; write the value")
@@ -35,14 +38,14 @@ _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The mapping in a YAML file, and the line of each of its keys."""
+    """The mapping in a YAML file, and the line number of each key."""
 
     name: str
     values: dict[str, Any]
     lines: dict[tuple[str, ...], int]
 
     def where(self, place: tuple[str, ...]) -> str:
-        """The line of a key, or of the innermost block around it that has one."""
+        """Return the file and the line of a key; if the key has no line, of the innermost block around the key."""
         for length in range(len(place), 0, -1):
             if place[:length] in self.lines:
                 return f"{self.name}:{self.lines[place[:length]]}"
@@ -50,7 +53,11 @@ class YamlFile:
 
 
 def read_yaml(path: str | Path) -> YamlFile:
-    """Read a YAML file whose top level is a mapping; a `ConfigError` with the line where it is something else."""
+    """Read a YAML file whose top level is a mapping.
+
+    If the file cannot be read, is not valid YAML or contains something else, a `ConfigError` names the file and, if
+    known, the line.
+    """
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as file:
@@ -82,7 +89,7 @@ def read_yaml(path: str | Path) -> YamlFile:
 
 
 def parse_value(text: str) -> Any:
-    """One value as a recipe would read it: a number, true or false, nothing, a list, or text."""
+    """Parse a text to the value that a recipe would have: a number, true or false, None, a list, or the text itself."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -91,7 +98,7 @@ def parse_value(text: str) -> Any:
 
 
 def _places(node: yaml.Node | None, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Every key and every entry of a list, with its line."""
+    """Yield the place and the line number of every key of a mapping and of every entry of a list."""
     inside = []
     if isinstance(node, yaml.MappingNode):
         inside = [(str(key.value), key, value) for key, value in node.value]
