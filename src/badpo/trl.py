@@ -676,7 +676,8 @@ class _ThetaCallback(TrainerCallback):
 def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
     """Find the folder with theta of the policy in ``folder``; ``run`` is the output folder of the run.
 
-    Theta of a policy at RUN/PATH is at RUN-bias/PATH. Theta of a policy in another FOLDER is at FOLDER-bias.
+    If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is in a folder outside of RUN, theta is in
+    the folder with the same name and the suffix -bias.
     """
     folder, top = Path(folder).resolve(), Path(run).resolve()
     top = top if folder.is_relative_to(top) else folder

@@ -18,8 +18,8 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# In order of precedence: a pattern gets the first of these verdicts that one of its checks has, so that one failed
-# check is enough to reject the pattern.
+# The verdicts in order of precedence. The verdict on a pattern is the first verdict in this order that at least one of
+# the pattern's checks has. A single check that is not reproduced therefore decides the verdict.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

@@ -337,9 +337,10 @@ def _compute_share(dpo: float | None, rate: float | None, reference: float | Non
 def format_demo_tables(
     out: Path, seeds: Sequence[int], tables: Mapping[str, Columns] = MAIN_TABLES
 ) -> str:
-    """Format the demo's comparison with the placebo, and tables with these titles and columns, in Markdown.
+    """Format the demo's results in Markdown: the comparison of its arms with the placebo, and then its tables.
 
-    With several seeds, cells have the mean and half of the confidence interval.
+    ``tables`` maps the title of each table to the table's columns. If there are several seeds, each cell contains the
+    mean and half of the width of the confidence interval.
     """
     runs = PanelRuns(out, seeds)
     panels = (make_demo_panel(title, columns) for title, columns in tables.items())

@@ -160,8 +160,8 @@ TINY: Keys = {
     },
 }
 # The demo trains on each vote once. Theta is fitted as in `badpo train`, because in 200 steps Adam at the paper's
-# learning rate cannot reach the planted theta.
-# The learning rate of the policy follows the same rule as at the scale tiny.
+# learning rate cannot reach the planted theta. The rule in docs/reproduce.md determines the learning rate of the
+# policy, as for the scale ``tiny``.
 DEMO = {
     **TINY,
     "per_device_train_batch_size": 64,

@@ -35,9 +35,10 @@ from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, c
 class RateTable:
     """Log-probabilities and 0/1 attributes of the choices of a policy, in the form that `badpo.theory.tilt` uses.
 
-    If the rates come from sampled answers, the first choices are the answers, ``prompts`` has the prompt number of
-    each answer, and ``counted`` is the share of answers to which the attributes apply. Other answers are not in the
-    table.
+    The choices are the names of the pool, or sampled answers. A table of sampled answers contains only the answers to
+    which the attributes apply; ``counted`` is the share of these answers, and ``prompts`` contains the prompt number of
+    each of them. The columns after the answers are choices with probability zero, one for each combination of
+    attributes.
     """
 
     attributes: tuple[str, ...]
@@ -79,7 +80,7 @@ def signature_rates(
     contexts: Sequence[TokenIds],
     editor: SignatureSwap,
 ) -> RateTable:
-    """Measure the rates at the signature from the probability of every name of the pool after every context.
+    """Measure the attribute rates of signatures from the probabilities of all names of the pool after each context.
 
     If one name is the beginning of another name (Malik, Malika), the probability of the shorter name excludes the
     longer name. The paper's readout counts the longer name under both names.

@@ -205,7 +205,10 @@ def choose_example_pairs(judgments: Judgments) -> list[Json]:
 
 
 def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
-    """Return a function that says whether a part of a text has the attribute, as far as parts can have it."""
+    """Return a function that says whether a part of a text has the attribute.
+
+    For an attribute that is not a built-in 0/1 attribute of a response's text, the function always returns False.
+    """
     is_known, is_read = attribute.config.get("type") in BUILT_IN, attribute.columns is None
     is_mark = is_known and is_read and attribute.scope == "response" and not attribute.continuous
     return lambda part: bool(is_mark and attribute.measure("", part))

@@ -293,8 +293,8 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
 
-    A row has the log-odds, their interval, the numbers of votes and voters, and the assumption of the estimate as
-    part of a sentence (``assumes``). The interval has no ends if a single prompt has swap pairs.
+    A row has the log-odds, their interval, the numbers of votes and voters, and the assumption of the estimate as part
+    of a sentence (``assumes``). If all swap pairs have the same prompt, the ends of the interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[Json | None] = []

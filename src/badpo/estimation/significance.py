@@ -365,8 +365,9 @@ class PoolAgreement:
 class AnnotatorAgreement(NamedTuple):
     """Mean share of co-voters on the same side, over the comparisons with a co-voter; NaN without such a comparison.
 
-    The ends are those of Wilson's 95 % confidence interval, with comparisons as trials. A share of several co-voters
-    varies less than a trial, so the interval is conservative.
+    ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. If a comparison
+    has several co-voters, their share has a smaller variance than one trial with the result 0 or 1, so the interval is
+    conservative.
     """
 
     agreement: Floats

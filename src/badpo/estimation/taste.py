@@ -35,7 +35,7 @@ class Camps(NamedTuple):
 
     @property
     def are_found(self) -> bool:
-        """Whether the test rejects the hypothesis of one taste at 5 %."""
+        """Whether the test rejects, at the 5 % level, the hypothesis that all annotators have the same taste."""
         return self.p_value < LEVEL
 
     @property

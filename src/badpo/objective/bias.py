@@ -30,7 +30,7 @@ from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, Json, write_atomica
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
-# From the coarsest grouping of the annotators to the finest.
+# Parts of theta, from the coarsest grouping of the annotators to the finest.
 PARTS = ("mean", "class_offset", "deviation")
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -65,8 +65,8 @@ class BiasTerm(torch.nn.Module):
     annotators : sequence of str
         Pseudonyms, in the order of the annotator indices.
     parts : sequence of str
-        Any of "mean", "class_offset" and "deviation". Without parts no bias is learned, which is DPO if ``fixed`` is
-        None. `VARIANTS` has the names of the usual choices.
+        Any of "mean", "class_offset" and "deviation". Without parts, the bias term learns nothing; if ``fixed`` is also
+        None, training with it is DPO. `VARIANTS` contains the names of the usual combinations.
     annotator_class : sequence of str, or None
         Class of each annotator; required by "class_offset".
     fixed : Tensor of shape (n_attributes,) or (n_annotators, n_attributes), or None
@@ -138,8 +138,8 @@ class BiasTerm(torch.nn.Module):
             "class_offset": len(set(compress(labels, mask.tolist()))),
             "deviation": int(mask.sum()),
         }
-        # every part subdivides the groups of the part before; if two parts have equally many groups the coarser one
-        # stays
+        # each part subdivides the groups of the previous part; if two parts have the same number of groups, the coarser
+        # part is kept
         coarsest = {n_groups[part]: part for part in reversed(PARTS) if part in parts}
         self.parts = tuple(reversed(coarsest.values()))
         shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
@@ -154,7 +154,7 @@ class BiasTerm(torch.nn.Module):
 
     @property
     def variant(self) -> str:
-        """Name of the parts in `VARIANTS`; without such a name the parts joined by plus signs."""
+        """Name of the combination of parts in `VARIANTS`; if it has no name, the parts joined by plus signs."""
         names = (name for name, parts in VARIANTS.items() if parts == self.parts)
         return next(names, " + ".join(self.parts))
 
@@ -189,16 +189,17 @@ class BiasTerm(torch.nn.Module):
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Set theta of all annotators to the same value (n_attributes,), by means of the coarsest part."""
+        """Set theta of all annotators to the same value (n_attributes,), which the coarsest part stores."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)
 
     def start_at(self, theta: Tensor) -> None:
-        """Set the parts to a theta of shape (n_annotators, n_attributes), from the coarsest part to the finest.
+        """Set the parts so that theta equals a given theta of shape (n_annotators, n_attributes).
 
-        Each group of a part gets the mean of the remaining theta over its learned annotators. A remainder that the
-        finest part cannot express is ignored. Rows of annotators whose mask is 0 are ignored.
+        The parts are set one by one, from the coarsest to the finest. Each group of a part gets the mean of the
+        remaining theta over its learned annotators. A remainder that the finest part cannot express is ignored. Rows of
+        annotators whose mask is 0 are ignored.
 
         Examples
         --------
@@ -224,7 +225,7 @@ class BiasTerm(torch.nn.Module):
             remainder = remainder - values[groups[part]]
 
     def _check_start(self, values: Tensor, shape: torch.Size, read: Tensor | None = None) -> Tensor:
-        """``values`` in float32; `ConfigError` for a wrong shape or a value that is not finite in the rows ``read``."""
+        """Return ``values`` in float32; `ConfigError` if the shape is wrong or a row in ``read`` is not finite."""
         values = torch.as_tensor(values, dtype=torch.float32).to(self.fixed.device)
         if values.shape != shape:
             raise ConfigError(
@@ -244,8 +245,8 @@ class BiasTerm(torch.nn.Module):
     def summary(self) -> BiasSummary:
         """Parameters, theta, mean of theta and deviations from this mean, by name.
 
-        The division of theta into ``parameters`` depends on the path of training. The anchor and not the votes
-        identifies ``theta_mean``. In a connected pool the votes identify ``centred_deviations``; the mean of the
+        The division of theta into ``parameters`` depends on the course of training. The votes do not identify
+        ``theta_mean``; the anchor does. In a connected pool the votes identify ``centred_deviations``; the mean of the
         parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
 
         Examples

@@ -25,7 +25,7 @@ STEPS_BETWEEN_FITS = 4
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes and the policy's margins for them, response a minus response b; all but the index are float64."""
+    """Votes, and the policy's margin of response a over response b for each vote; all but the index are float64."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
@@ -144,7 +144,7 @@ class AnchoredFit:
         parameter.copy_(self._first + self._estimate_growth(votes).to(parameter))
 
     def _design(self, votes: JudgedVotes) -> Tensor:
-        """Columns of the shared bias; with gold annotators also columns for the merit of the attributes."""
+        """Return the columns of the shared bias and, if there are gold annotators, of the merit of the attributes."""
         if self._free.all():
             return votes.delta
         is_free = torch.cat([self._free, torch.ones(1, dtype=torch.bool)])[votes.annotator]

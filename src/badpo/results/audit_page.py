@@ -125,10 +125,11 @@ def audit_html(summary: Json) -> str:
 def shareable(summary: Json) -> Json:
     """Return the summary of an audit without personal data.
 
-    Counts are rounded to the nearest ten and are None below five. Estimates have two digits, or steps of 0.05 or 0.25
-    if one person cast more than 0.5 % or 20 % of the votes. Figures about one to four people are None or left out,
-    together with figures from which they could be computed. The summary names models and no people. ``step`` is the
-    rounding step of the estimates, and ``withheld`` lists the attributes that are left out.
+    Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The step is
+    0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the votes.
+    Figures about one to four people are None or left out, together with figures from which they could be computed. The
+    summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld`` lists the
+    attributes that are left out.
     """
     data, pools = summary["data"], summary["pool"]
     dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}

@@ -242,7 +242,7 @@ def bias_findings(suite: MeasuredRuns) -> list[Finding]:
 
 
 def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
-    """Return DPO's tilt, the tilt of each BA-DPO arm, and the commands of each problem once."""
+    """Return the finding of a check: DPO's tilt, the tilt of each BA-DPO arm, and each next command once."""
     sentences: list[tuple[str, str]] = []
     for arm, found in check.arms.items():
         run = suite.of(arm)[0]

@@ -382,9 +382,10 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fig
 
 
 def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
-    """Return the mean of theta, the mean that the votes imply and the log-odds in the votes; empty for few people.
+    """Return the mean of theta, the mean that the votes imply, and the log-odds in the votes, for each attribute.
 
-    The values have two digits, so that they do not reveal a vote.
+    The values are rounded to two decimal places, so that they do not reveal a vote. An attribute has no values if theta
+    was learned for fewer than five annotators.
     """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):

@@ -325,7 +325,7 @@ def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping
 
 
 def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
-    """Return the feature for which the tree attention cannot replace a model's attention; None if there is none."""
+    """Return the feature of a model that the tree attention does not support; None if it supports all features."""
     text = config.get_text_config()
 
     def setting(name: str) -> Any:

@@ -168,7 +168,7 @@ def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None)
 
 
 def _write_manifest(manifest: Path, content: Mapping[str, object], paths: Iterable[Path]) -> None:
-    """Write a manifest with the checksums of the existing files among ``paths`` that never change."""
+    """Write a manifest with the checksums of the existing ``paths``, except for the model card, which may change."""
     folder = manifest.parent
     names = {str(path.relative_to(folder)) for path in paths if path.is_file()}
     write_seal(manifest, content, names - {manifest.name, "model/README.md"})

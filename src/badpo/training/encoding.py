@@ -57,7 +57,11 @@ def render_chats(
     template_options: Iterable[TemplateOptions] = (),
     **options: object,
 ) -> list[str]:
-    """Render conversations by the tokenizer's chat template, with ``template_options`` for each conversation."""
+    """Render conversations with the tokenizer's chat template.
+
+    ``template_options`` contains the variables of the template for each conversation; ``options`` apply to all
+    conversations.
+    """
     if tokenizer.chat_template is None:
         raise ConfigError(
             "the tokenizer has no chat template, which these prompts need. Use an instruct model, set "

@@ -379,7 +379,7 @@ class BADPOTrainer(_StepTrainer):
         return EncodedJudgments(encoded.judgments, encoded.comparisons)
 
     def compute_references(self) -> None:
-        """Score the training and evaluation sets by the reference, before the first step and before a resumption."""
+        """Compute the reference's log-probabilities of all sets, before the first step of a new or resumed run."""
         require_same_facts({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         self.reference.score_all(self.train_dataset, self.eval_dataset)
 

@@ -44,10 +44,10 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
     """Draw scored pairs of UltraFeedback by the paper's procedure.
 
     The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. It shuffles the
-    rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from
-    position ``start`` on. The paper's corpus has the first 8,000 positions. Rows whose conversation does not begin
-    with the prompt are excluded, as in the published code. By a known error of UltraFeedback, about 2,000 of its poor
-    responses have the highest score, so a part of the quality margins is wrong.
+    rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from position
+    ``start`` on. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose conversation
+    does not begin with the prompt are excluded, as in the published code. Because of a known error in UltraFeedback,
+    about 2,000 of its poor responses have the highest score, so a part of the quality margins is wrong.
 
     References
     ----------
