@@ -1,4 +1,4 @@
-"""What is wrong with data or settings, in words that name the place and the remedy."""
+"""Describe problems of data and settings, with their place and their remedy."""
 
 import difflib
 import re
@@ -20,35 +20,36 @@ Json = dict[str, Any]  # an object of a JSON file, or a part of one
 LISTED = 5
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
-# tab and line feed stay; a carriage return goes back over what stands before it
+# control characters that a terminal would obey; tabs and line feeds are allowed, but not a carriage return, which lets
+# later text overwrite earlier text
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that a person should know about their data.
+    """An error, a warning or a notice about data.
 
     Attributes
     ----------
     code : str
         ``E``, ``W`` or ``N`` (error, warning, notice) and a number that the documentation lists.
     what : str
-        What was found, with the count.
+        Description of the problem, with the count.
     where : str
         File, column, rows and pseudonyms; never a raw annotator id.
     remedy : str
-        What to do.
+        Action that solves the problem.
     severity : "error", "warning" or "notice"
-        As the letter of the code says. An error stops the reader. A warning is legal but wrong for the statistics. A
-        notice only counts.
+        The severity that the letter of the code stands for. An error stops the reader. A warning is about data that can
+        be read but may make the statistics wrong. A notice is for information only.
     count : int
-        How many rows, judgments, comparisons or annotators it concerns, as ``what`` says.
+        Number of rows, judgments, comparisons or annotators that ``what`` mentions.
     fix : mapping
-        The options of `Judgments.read` that mend it, where some do.
+        Options of `Judgments.read` that solve the problem; empty if there are none.
     shown : tuple of str
-        Rows as they were read, where a label could mean either side: for the eyes of who holds the table.
+        Rows as they were read, if a label could mean either side. Only the owner of the table may see these rows.
     lengths : tuple of str
-        Two columns that hold the lengths of the responses, where the table has no texts.
+        Two columns with the lengths of the responses, if the table has no texts; otherwise empty.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
-        # labels and names of columns come from the table: nobody's terminal should obey them
+        # labels and column names come from the table: a terminal must not obey control characters in them
         for name in ("what", "where", "remedy"):
             sentence = written_out(getattr(self, name))
             if len(sentence) > _LONGEST_SENTENCE:
@@ -79,16 +80,16 @@ class Problem:
 
     @property
     def page(self) -> str:
-        """Where the documentation tells of the code."""
+        """Address of the description of the code in the documentation."""
         return f"docs/results/codes.md#{self.code.lower()}"
 
     def __str__(self) -> str:
         return self.told(python_options(self.fix))
 
     def told(self, options: str) -> str:
-        """The problem in words, with the options that mend it in the language of who reads it.
+        """Return the text of the problem, with ``options`` after the remedy.
 
-        Those of an error are told once all are known to work; see `corrected`.
+        The text of an error does not contain the options: `corrected` adds the options that solve all errors together.
         """
         options *= self.severity != "error"
         lines = [f"{self.code} {self.severity}: {self.what}", f"    where:  {self.where}"]
@@ -97,18 +98,19 @@ class Problem:
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:
-    """Errors, then warnings, then notices."""
+    """Sort problems: errors first, then warnings, then notices."""
     return sorted(problems, key=lambda problem: [*SEVERITIES].index(problem.code[0]))
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
+    """The data cannot be used as they are; `problems` and the message have all errors that one pass found.
 
-    ``fix`` are options of `Judgments.read` with which the same table was read without an error, empty where none were
-    found; ``shown`` are a few rows as they were read then, and ``unused`` columns that may say who voted, which then
-    nothing says. If the table does not say which side its labels prefer, ``question`` asks about a row of the table,
-    ``shown`` are rows as they stand in the table, and the two ``answers`` belong to ``fix`` and to ``turned``.
-    ``call`` writes ``fix`` as the caller can follow it, and ``preparation`` is a command to run before.
+    ``fix`` has options of `Judgments.read` with which the same table was read without an error; it is empty if no such
+    options were found. ``shown`` has a few rows as they were read with these options. ``unused`` has columns that may
+    name the annotators, if the table is then read without annotators. If the table does not say which side its labels
+    prefer, ``question`` asks about a row of the table, ``shown`` has rows as they are in the table, and the two
+    ``answers`` belong to ``fix`` and to ``turned``. ``call`` is a function that formats ``fix`` as a Python call or as
+    a command, and ``preparation`` is a command to run first.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -124,7 +126,7 @@ class DataError(ValueError):
 
     @property
     def turned(self) -> Mapping[str, Any]:
-        """``fix`` with the sides exchanged, where it says what a label means or a question asks it; else empty."""
+        """``fix`` with the sides exchanged, if it has meanings of labels or belongs to a question; otherwise empty."""
         if self.question and "rating_a" in (columns := self.fix.get("columns", {})):
             ranks = {name.replace("rating_", "rank_"): column for name, column in columns.items()}
             return {**self.fix, "columns": ranks}
@@ -132,7 +134,7 @@ class DataError(ValueError):
 
     @property
     def heading(self) -> str:
-        """The line above the problems."""
+        """First line of the message, above the problems."""
         is_absent = any("there is no such file" in problem.what for problem in self.problems)
         return "the file is not there:" if is_absent else "the data cannot be used as they are:"
 
@@ -145,29 +147,29 @@ class DataError(ValueError):
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options of `Judgments.read` whose labels mean the other side; empty where no label is explained."""
+    """Exchange the sides that labels mean in options of `Judgments.read`; return nothing if no label has a meaning."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
     return {**fix, "winners": winners} if winners else {}
 
 
 def python_options(fix: Mapping[str, Any]) -> str:
-    """Options of `Judgments.read` as they are written in Python."""
+    """Format options of `Judgments.read` as Python arguments."""
     return ", ".join(f"{name}={value!r}" for name, value in fix.items())
 
 
 def python_call(fix: Mapping[str, Any]) -> str:
-    """The reading of a table with options that mend it; `badpo.audit` takes the same ones."""
+    """Format a call of `Judgments.read` with options that solve the problems; `badpo.audit` has the same options."""
     options = dict(fix)
     source = repr(options.pop("source")) if "source" in options else "..."
     return f"Judgments.read({', '.join(filter(None, (source, python_options(options))))})"
 
 
 def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """The lines that say with which call the same table can be read, where there is one."""
+    """Return the lines of a message with the call that reads the same table; empty if no such call is known."""
     if not error.fix:
         return []
-    # in Python the command stands on a line of its own
+    # the preparation is a shell command: it is joined to a shell command by &&, and stands above a Python call
     first = error.preparation and error.preparation + (" && " if call is not python_call else "\n    ")
     told = ["this reads the table, with rows such as:" if error.shown else "this reads the table:"]
     told = [error.question or told[0], *(f"    {row}" for row in error.shown)]
@@ -187,11 +189,11 @@ class ConfigError(ValueError):
     """A setting, an argument or a combination of them is wrong; nothing was started."""
 
     def __str__(self) -> str:
-        # what a file or a command line says may be quoted in it: nobody's terminal should obey that
+        # the message may quote a file or a command line: a terminal must not obey control characters in the quotation
         return written_out(super().__str__())
 
 
-# what arguments take, each with an example; what takes a mapping or a text may be None
+# the types of arguments, with an example of each argument; an argument that is a mapping or a text may also be None
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (
         Mapping,
@@ -211,7 +213,7 @@ _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
 
 
 def refuse_other_types(**given: Any) -> None:
-    """A `ConfigError` for an argument of another type than it takes, with one that is right."""
+    """Raise `ConfigError` if an argument has a wrong type; the message shows a correct example."""
     for kind, noun, examples in _TAKEN:
         for name in examples.keys() & given:
             value = given[name]
@@ -226,24 +228,24 @@ def refuse_other_types(**given: Any) -> None:
             is_left_out = value is None and kind in (Mapping, str)
             if is_other or not (is_left_out or isinstance(value, kind)):
                 told = f"{name} takes {noun}, not {type(value).__name__}"
-                # not with what was given, which may be somebody's id
+                # the message does not contain the given value, because the value may be the id of a person
                 raise ConfigError(f"{told}: write {name}={examples[name]}")
 
 
 def as_argument(path: Any) -> str:
-    """A path as a word of a command that no program takes for an option."""
+    """Return a path as a command-line argument that no program mistakes for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def written_out(text: str) -> str:
-    r"""Text whose control characters, and those that turn the reading direction, are written as codes."""
-    # in the form that JSON has for them too
+    r"""Replace control characters, and characters that change the reading direction, by codes such as ``\u001b``."""
+    # these are the escape codes of JSON
     written = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_unicode(text: str) -> bool:
-    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape."""
+    r"""Return whether a text can be written as UTF-8: a single surrogate, which JSON can contain, has no such form."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -252,7 +254,7 @@ def is_unicode(text: str) -> bool:
 
 
 def lacking(module: str | None) -> str:
-    """What to install for a module that an extra brings; empty for any other."""
+    """Return a message with the installation command of a module that belongs to an extra; empty for other modules."""
     extra = EXTRAS.get((module or "").partition(".")[0])
     told = f'this needs {module}, which is not installed; in the clone: pip install -c constraints.txt ".[{extra}]"'
     return told if extra else ""
@@ -260,7 +262,7 @@ def lacking(module: str | None) -> str:
 
 @contextmanager
 def telling_what_lacks() -> Iterator[None]:
-    """For a block that imports: a missing module of an extra is told with what to install."""
+    """Add the installation command to the error if the block imports a module of an extra that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -269,7 +271,7 @@ def telling_what_lacks() -> Iterator[None]:
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:
-    """A question that names the closest candidate, with a space before it; empty when none is close."""
+    """Return a question with the most similar candidate, after a space; empty if no candidate is similar."""
     if len(word) > _LONGEST_NAME:
         return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
@@ -278,11 +280,11 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
 
 
 def listed(values: Sequence[Any], n: int | None = None) -> str:
-    """The first five of ``n`` values, and how many more there are."""
+    """Format the first five of ``n`` values and the number of the remaining values."""
     n_more = (len(values) if n is None else n) - LISTED
     return ", ".join(map(str, values[:LISTED])) + f" and {n_more:,} more" * (n_more > 0)
 
 
 def counted(n: int, noun: str) -> str:
-    """A number and its noun."""
+    """Format a number and a noun in the singular or plural."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
