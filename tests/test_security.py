@@ -309,6 +309,7 @@ SLOW_TABLES = {
     "columns of votes": lambda: _wide_table(200, "Preference {} (" + LEGEND + ")", list("1234567")),
     "spaces in cells": lambda: _long_table("winner", " " * 100_000),
     "letters in cells": lambda: _long_table("winner", "a" * 100_000),
+    "marks in cells": lambda: _long_table("winner", "e" + "\u0300\u0316" * 100_000),
     "a name of spaces": lambda: _long_table("winner" + " " * 100_000 + "x", ""),
     "a name of sides": lambda: _long_table("Preference (" + "1 = " * 20_000 + ")", ""),
     "a name that is a legend": lambda: _long_table("Preference (" + "1 = A, " * 20_000 + ")", ""),

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from badpo.data.vocabulary import (
     like_annotators,
     mirrored_sides,
     names_vote,
+    normalize_text,
     number_of,
     side_of,
     which_wins,
@@ -150,7 +150,7 @@ def _id_text(value: Any) -> str | None:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
-    text = unicodedata.normalize("NFC", text)
+    text = normalize_text(text, "NFC")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 

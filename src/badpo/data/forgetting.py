@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import shutil
-import unicodedata
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +60,7 @@ from badpo.data.tables import (
     decoded,
     read_table,
 )
-from badpo.data.vocabulary import columns_named, like_annotators
+from badpo.data.vocabulary import columns_named, like_annotators, normalize_text
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
@@ -610,6 +609,10 @@ def _search(
     return found, named
 
 
+# The JSON writer of .NET also escapes these characters.
+_NET_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "+<>&'`"})
+
+
 def _written_forms(people: People) -> dict[bytes, str]:
     """Map each form in which tables and JSON may write an id or a pseudonym, in lower case, to the id or pseudonym.
 
@@ -620,8 +623,10 @@ def _written_forms(people: People) -> dict[bytes, str]:
         if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
             continue
         for case in (name, name.lower(), name.upper(), name.title()):
-            for text in (unicodedata.normalize("NFC", case), unicodedata.normalize("NFD", case)):
-                for spelt, encoding in itertools.product((text, json.dumps(text)[1:-1]), _ENCODINGS):
+            for text in (normalize_text(case, "NFC"), normalize_text(case, "NFD")):
+                as_json = json.dumps(text)[1:-1]
+                spellings = (text, as_json, as_json.translate(_NET_ESCAPES))
+                for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
                         # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes

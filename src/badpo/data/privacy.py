@@ -1,7 +1,8 @@
 """Keyed pseudonyms for annotators.
 
-An unkeyed hash of a worker id can be undone by hashing every possible id, so the pseudonym is an HMAC with a secret
-key that stays on the machine that imports. The same key gives the same pseudonyms, so tables stay joinable.
+A hash without a key would not protect a worker id, because somebody could hash every possible id. A pseudonym is
+therefore an HMAC with a secret key that stays on the machine that imports the data. The same key gives the same
+pseudonyms, so tables can still be joined.
 """
 
 import base64
@@ -14,29 +15,30 @@ import secrets
 import shlex
 import stat
 import tempfile
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from badpo.data.problems import ConfigError, counted
+from badpo.data.vocabulary import normalize_text
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
 FEWEST_CHARACTERS = 6
 MOST_WORDS = 8
-EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
+EVERYONE = "everyone"  # the only annotator of a table without an annotator column
 FEWEST_ANNOTATORS = 5
-# Largest shares of a figure's votes that one person, and that FEWEST_ANNOTATORS - 1 people together, may have cast.
+# Largest shares of the votes behind a published figure that may come from one person, and from the
+# FEWEST_ANNOTATORS - 1 people with the most votes together.
 MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
-# Annotators of this class are no people: they are named.
+# Annotators of this class are models and not people: badpo writes their names instead of pseudonyms.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
-# zeros before a number, and behind it where a missing value made its column one of fractions
+# zeros before a number, and ".0" after a number, which pandas adds to integers in a column with missing values
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
-# Ids such as "7", "p12" and "bob" are something else elsewhere; any other is told wherever it stands.
+# Short ids such as "7", "p12" and "bob" may mean something else in other columns. Longer ids are always recognised.
 _SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
-# no address is longer; an id may be a megabyte of dots behind an @
+# no e-mail address has more than 320 characters; without this limit a very long id would take very long to match
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DIRECT_IDENTIFIERS = {
     "e-mail addresses": EMAIL,
@@ -46,10 +48,11 @@ _DIRECT_IDENTIFIERS = {
 
 
 def pseudonym(raw_id: str, key: bytes) -> str:
-    """Pseudonym of an annotator: ``ann_``, ten base32 characters of HMAC-SHA256(key, id), and four that check them.
+    """Return the pseudonym of an annotator.
 
-    An id that is a pseudonym already is returned as it is. Fifty bits: two of 100,000 annotators collide with
-    probability 4e-6, and `pseudonyms` refuses that.
+    A pseudonym consists of ``ann_``, ten base32 characters of HMAC-SHA256(key, id), and four check characters. An id
+    that is already a pseudonym is returned unchanged. Ten characters have 50 bits: the probability that two of 100,000
+    annotators get the same pseudonym is 4e-6, and `pseudonyms` raises an error in this case.
 
     Examples
     --------
@@ -66,13 +69,16 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 
 
 def is_pseudonym(text: str) -> bool:
-    """Whether a text is a pseudonym: of ids that merely have its form, one in a million passes the check."""
+    """Return whether a text is a pseudonym; one in a million other texts of the same form also passes the check."""
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
 
 
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
-    """Pseudonyms of distinct ids, in their order, with this machine's key, which pseudonyms among them do not need."""
+    """Return the pseudonym of each of several distinct ids, computed with this machine's key.
+
+    If all ids are pseudonyms already, the key is not needed.
+    """
     if all(is_pseudonym(raw_id) for raw_id in raw_ids):
         return list(raw_ids)
     key = pseudonym_key()
@@ -85,12 +91,15 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
 
 
 def model_names(raw_ids: Iterable[str]) -> list[str]:
-    """What models that vote are called: their ids, and a pseudonym where an id looks like that of a person."""
+    """Return the names of models that vote: the id, or a pseudonym if the id looks like the id of a person."""
     return [pseudonyms([name])[0] if direct_identifiers([name]) else name for name in raw_ids]
 
 
 def pseudonym_key() -> bytes:
-    """The secret key: ``BADPO_PSEUDONYM_KEY``, or a file in the user's configuration folder made on first use."""
+    """Return the secret key from ``BADPO_PSEUDONYM_KEY`` or from a file in the user's configuration folder.
+
+    If there is neither, the function creates the file with a random key.
+    """
     if known_key() is None:
         path = _key_file()
         try:
@@ -99,7 +108,7 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # it appears whole or not at all, and the first of two writers wins
+                # a link appears with the complete file, and if two processes create a key, the first key is kept
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:
@@ -110,9 +119,10 @@ def pseudonym_key() -> bytes:
 
 
 def known_key() -> bytes | None:
-    """The secret key where there is one; a `ConfigError` where it can be guessed, or read by other users.
+    """Return the secret key, or None if there is no key.
 
-    A key that is made now gives other pseudonyms than an older one did, so that nobody is found by it.
+    Raise `ConfigError` if the key is easy to guess or if other users can read it. Unlike `pseudonym_key`, this function
+    never creates a key: a new key would give other pseudonyms, and could not find the annotators of an older table.
     """
     if told := os.environ.get(KEY_VARIABLE):
         return _hard_to_guess(told.encode(), KEY_VARIABLE)
@@ -130,23 +140,26 @@ def known_key() -> bytes | None:
 
 
 def folded_id(raw_id: str) -> str:
-    """An id without what people write now in one way, now in another: case, spaces around it, leading zeros."""
+    """Return an id in lower case, without spaces around it and without leading zeros, to compare its spellings."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form
 
 
 def keyed_digest(content: bytes = b"") -> hmac.HMAC:
-    """HMAC-SHA256 with this machine's key, for what is made of votes: nobody without the key finds them by trying."""
+    """Return an HMAC-SHA256 with this machine's key, for digests of votes.
+
+    Without the key nobody can check a guess of the votes against the digest.
+    """
     return hmac.new(pseudonym_key(), content, hashlib.sha256)
 
 
 def key_name() -> str:
-    """What tells one pseudonym key from another, and gives neither away."""
+    """Return a short code that identifies the pseudonym key but does not reveal it."""
     return keyed_digest(b"the key itself").hexdigest()[:12]
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
-    """Kinds of directly identifying ids among raw annotator ids, in words."""
+    """Return the kinds of directly identifying ids, such as "e-mail addresses", among raw annotator ids."""
     return [
         kind
         for kind, form in _DIRECT_IDENTIFIERS.items()
@@ -155,9 +168,10 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
 
 
 def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
-    """Which cells are a raw id, or with ``inside`` hold one between signs; ``owners`` are the ids of the rows.
+    """Return for each cell whether it is a raw id or, if ``inside`` is True, contains one as a separate word.
 
-    Short ids count where nearly all cells hold that of their own row.
+    ``owners`` has the raw id of each row's annotator. Short ids are recognised only if more than 90 % of the cells hold
+    the id of their own row.
 
     Examples
     --------
@@ -172,7 +186,7 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
     told = {own for own in ids if are_own or not _SHORT.fullmatch(own.replace(" ", ""))}
-    # by their first words; a longer one is no name
+    # ids are searched by their first words; an id with more words than MOST_WORDS is not searched inside of texts
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
     def holds(text: str) -> bool:
@@ -188,35 +202,40 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
 def hidden_ids(
     cells: Sequence[str | None], owners: Sequence[str | None], inside: bool
 ) -> dict[str, str]:
-    """The pseudonym that stands in place of each cell that is or holds a raw id, see `holding_ids`."""
+    """Map each cell that is or contains a raw id (see `holding_ids`) to the pseudonym that replaces the cell."""
     holding = dict(zip(cells, holding_ids(cells, owners, inside), strict=True))
     held = [cell for cell in holding if cell and holding[cell]]
     return dict(zip(held, pseudonyms(held), strict=True))
 
 
 def _words(text: str) -> str:
-    """A text in small letters of one spelling, with one space in place of any signs between its words."""
-    return _SIGNS.sub(" ", _ZEROS.sub("", unicodedata.normalize("NFKC", text).casefold())).strip()
+    """Return the words of a text in lower case, in one Unicode form and without leading zeros, separated by spaces."""
+    return _SIGNS.sub(" ", _ZEROS.sub("", normalize_text(text, "NFKC").casefold())).strip()
 
 
 def is_about_few(n_annotators: int, n_people: int) -> bool:
-    """Whether so few people stand behind a figure that it is about single ones; it is not where all are models."""
+    """Return whether a figure reveals too much about individual people, because too few people contribute to it.
+
+    If all annotators are models, the result is False.
+    """
     only_models = n_annotators > 0 == n_people
     return n_people < FEWEST_ANNOTATORS and not only_models
 
 
 def is_about_single_people(annotators: Collection[str]) -> bool:
-    """Whether a mean over these annotators tells of single ones, so that it is not for others to see.
+    """Return whether a mean over these annotators reveals too much about individual annotators to be published.
 
-    It does below ``FEWEST_ANNOTATORS``. Votes of a table that does not say whose they are, are nobody's.
+    This is the case if there are fewer than ``FEWEST_ANNOTATORS`` annotators. The result is False for the annotator
+    ``EVERYONE`` of a table without an annotator column.
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 
 
 def is_dominated(n_votes: Iterable[float]) -> bool:
-    """Whether one to four people cast so many of a figure's votes that the figure is theirs; of votes by person.
+    """Return whether one to four people cast too many of the votes behind a figure, so that it reveals their votes.
 
-    Votes of models are not among them: the figures of models are published, and can be subtracted.
+    ``n_votes`` has the number of votes of each person. Votes of models do not count, because the figures of models are
+    published and could be subtracted.
 
     Examples
     --------
@@ -229,7 +248,7 @@ def is_dominated(n_votes: Iterable[float]) -> bool:
 
 
 def _check(name: str) -> str:
-    """Four characters that a name has without any key."""
+    """Return four check characters of a name, which can be computed without the key."""
     return _base32(hashlib.sha256(b"badpo pseudonym " + name.encode()).digest())[:4]
 
 
@@ -238,11 +257,12 @@ def _base32(digest: bytes) -> str:
 
 
 def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
-    """Classes whose figures others may not see: those of fewer than five people, and what would let them be computed.
+    """Return the classes of annotators whose figures must not be published.
 
-    Whoever has the figures of all and of some classes can compute that of the remaining people together, those
-    without a class (``n_others``) among them. So larger classes are withheld too, the smallest first, until those who
-    remain are nobody or ``FEWEST_ANNOTATORS``.
+    These are the classes with fewer than ``FEWEST_ANNOTATORS`` people. From the figure of all people and the published
+    figures of classes, somebody could compute the figure of the remaining people together: the people in withheld
+    classes and the ``n_others`` people without a class. Larger classes are therefore withheld too, the smallest first,
+    until either nobody or at least ``FEWEST_ANNOTATORS`` people remain.
 
     Examples
     --------
@@ -262,13 +282,13 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
 
 
 class Rounded(int):
-    """A count to the nearest ten, which is told as such."""
+    """A count that is rounded to the nearest ten and reported as a rounded count."""
 
 
 def rounded_count(n: int) -> Rounded | None:
-    """A count as others may see it: to the nearest ten, and None below ``FEWEST_ANNOTATORS``, which may be none.
+    """Return a count in a form that may be published: rounded to the nearest ten, or None below ``FEWEST_ANNOTATORS``.
 
-    Two tables that differ by one person then differ by no count, or by one that does not say whose votes went.
+    The rounded counts of two tables that differ by one person do not reveal whose votes were removed.
 
     Examples
     --------
@@ -291,7 +311,7 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    # a dictionary has it, also as a name is written
+    # a word is in a dictionary; it is in lower case, in upper case or capitalised
     is_word = key.isalpha() and (key[1:].islower() or key.isupper())
     if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or is_word:
         raise ConfigError(
