@@ -7,9 +7,9 @@ An objective is called once for each optimizer step, before the forward passes, 
 The loss therefore does not depend on the division of the step into micro-batches or processes. Every process calls
 the objective with its own share of the step, and the normalisers of the shares are added up.
 
-An objective also defines the weights of a response's tokens, the loss of a judgment, and a state that it updates
-after each step. `VoteWeights` defines all of them for DPO and BA-DPO. Other objectives extend `VoteWeights` and
-override some.
+An objective also defines the weights of a response's tokens, the loss of a judgment, and a state that it updates after
+each step. `VoteWeights` defines all of them for DPO and BA-DPO. Other objectives extend `VoteWeights` and override some
+of its methods.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from badpo.data.judgments import Judgments
-from badpo.estimation.alternative_estimators import fit_quality_prior
-from badpo.estimation.log_odds import summed
 from badpo.objective.bias import require_classes
 from badpo.theory import Floats, Ints
+from badpo.theory.bias_fit import fit_shared_bias, loss_slopes
 from badpo.theory.likelihood import ipo_loss, judgment_loss
 
 Metrics = dict[str, float]
@@ -109,11 +108,11 @@ class VoteWeights:
         return judgment_loss(margins, bias_logits, sign)
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """Sums over a share of the step that update the state; processes add them up; float64."""
+        """Return the sums over a process's share of the step, float64; `learn` gets the totals of all processes."""
         return torch.zeros(0, dtype=torch.float64)
 
     def learn(self, sums: Tensor) -> None:
-        """Update the state by the sums of the whole step; every process calls this method after the step."""
+        """Update the state with the sums of the whole step; every process calls this method after the step."""
 
     def metrics(self) -> Metrics:
         """Figures of the state for the log."""
@@ -311,11 +310,11 @@ class PlaceboWeights(VoteWeights):
 
     .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
 
-    Here theta is the shared bias of the annotators, estimated together with a quality of every comparison
-    (`badpo.estimation.alternative_estimators.fit_quality_prior`). On comparisons with a quality of zero, the expected
-    weights of votes for the attribute and of votes against the attribute are then equal. The weights assume that
-    quality and attribute are independent. If the attribute has merit, the weights remove this merit too, like BA-DPO
-    with the reference as its anchor.
+    Here theta is the shared bias that the votes show without regard to quality (`estimate_marginal_bias`). The
+    weighted votes for and against each attribute then balance, so the loss of a policy at the reference has no slope
+    along an attribute. As the policy learns quality, a part of the bias returns, because the bias beside a known
+    quality is larger than the bias without it. If the attribute has merit, the weights remove this merit too, like
+    BA-DPO with the reference as its anchor.
 
     Examples
     --------
@@ -336,20 +335,21 @@ class PlaceboWeights(VoteWeights):
         return weights, weights.sum()
 
 
-def shared_bias(judgments: Judgments) -> Floats:
-    """Estimate the shared bias of the annotators together with the comparisons' quality; (n_attributes,)."""
+def estimate_marginal_bias(judgments: Judgments) -> Floats:
+    """Estimate the shared bias that the votes show without regard to quality; (n_attributes,)."""
     if not judgments.n_attributes:
         raise ValueError(
             "it needs an attribute: declare the attribute toward which the votes may be biased"
         )
-    comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
-    n_votes = np.maximum(np.bincount(comparison, minlength=judgments.n_comparisons), 1)
-    mean_delta = summed(comparison, judgments.delta, len(n_votes)) / n_votes[:, None]
-    return fit_quality_prior(comparison, sign, np.zeros(len(sign)), mean_delta).slope
+    votes = judgments.votes
+    sign, weight = (torch.tensor(votes[name].to_numpy(float)) for name in ("sign", "weight"))
+    slopes = loss_slopes(judgment_loss, sign)
+    bias: Floats = fit_shared_bias(slopes, torch.from_numpy(judgments.delta), 0 * sign, weight).numpy()
+    return bias
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Group number of every annotator from 0: their class, or with "annotator" one group for each annotator."""
+    """Number the annotators' groups from 0: their classes or, for "annotator", one group for each annotator."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":

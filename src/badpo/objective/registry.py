@@ -18,8 +18,8 @@ from badpo.data.problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from badpo.objective.objectives import Objective
 
-# Baselines of `compare`: DPO counts every vote as the table says; the placebo of DPO weights the votes so that their
-# shared bias cancels.
+# Baselines of `compare`. DPO uses the weights of the votes in the table. The placebo changes these weights, so that the
+# shared bias of the votes cancels.
 DPO, PLACEBO = "dpo", "placebo"
 
 
@@ -28,14 +28,14 @@ def _objectives() -> Any:
     return importlib.import_module("badpo.objective.objectives")
 
 
-# A function makes an objective from the training judgments, the seed and beta of the run, and the settings that the
-# recipe has next to the name.
+# Name of an objective -> function that creates the objective. The arguments of the function are the training judgments,
+# the seed and the beta of the run, and the objective's settings from the recipe.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
     "discounted_tail": lambda judgments, seed, beta, alpha: _objectives().DiscountedTail(alpha),
     PLACEBO: lambda judgments, seed, beta: _objectives().PlaceboWeights(
-        _objectives().shared_bias(judgments)
+        _objectives().estimate_marginal_bias(judgments)
     ),
     "identity_preference": lambda judgments, seed, beta: _objectives().IdentityPreference(beta),
     "group_weights": lambda judgments, seed, beta, groups, eta: _objectives().GroupWeights(
@@ -57,7 +57,7 @@ def objective_of_loss(loss_type: object) -> str | None:
 
 
 def objective_of_trl_keys(loss_type: object, ld_alpha: float | None) -> tuple[Json, str]:
-    """Objective that TRL's keys select, as a block of a recipe, and the key that selects it; "" for the default."""
+    """Return the objective that TRL's keys select, as a recipe block, and the selecting key ("" for the default)."""
     name = objective_of_loss(loss_type)
     if name not in (None, "votes"):
         return {"name": name}, "loss_type"
