@@ -125,7 +125,7 @@ def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     Examples
     --------
     >>> len(normalize_text("e\u0301", "NFC")), len(normalize_text("e" + "\u0300\u0316" * 100_000, "NFC"))
-    (1, 200001)
+    (1, 200000)
     """
     pieces = [text] if len(text) <= 100 else _PIECES.findall(text)
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
