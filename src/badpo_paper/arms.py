@@ -21,7 +21,7 @@ class Arm:
         Start value of theta: 0, or the log-odds of the training votes.
     votes : {"given", "unbiased"}
         ``unbiased`` is the placebo: the simulated votes without any bias or, for votes of people, the given votes with
-        weights that cancel their shared bias (`badpo.objective.objectives.PlaceboWeights`).
+        weights that balance the votes for and against each attribute (`badpo.objective.objectives.PlaceboWeights`).
     identities : {"given", "shuffled"}
         ``shuffled`` assigns every vote to a random annotator, so that the ids have no information.
     declared : {"all", "first", "length_tokens"}
