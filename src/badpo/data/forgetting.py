@@ -65,7 +65,7 @@ from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _LEARNED = "numbers of single people in a run that learned from their votes"
-_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
+_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # shorter ids are not searched for in texts
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
 _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -82,9 +82,10 @@ Paths = Iterable[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Trace:
-    """A place with data about a person, and what remains to be done by hand; ``goes`` says whether it is removed.
+    """A file or folder with data about a person.
 
-    ``is_sure`` is False if nothing shows that a person is meant, because the id occurs only as text.
+    ``remedy`` is what the user must still do, and ``goes`` is True if badpo removes the data. ``is_sure`` is False if
+    the id occurs only as text, so that the text may mean something else.
     """
 
     path: Path
@@ -102,15 +103,15 @@ class _Step:
     do: Callable[[], None]
 
     def carry_out(self) -> None:
-        """Write to the record of the folder what is removed, without an id, and remove it.
+        """Write an entry without ids to the record of the folder, and then remove the data.
 
-        The record is written first, so that it has the step of a call that was killed.
+        The entry is written first, so that the record has the entry even if the process is killed.
         """
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         went = {trace.path.name: trace.what for trace in self.traces}
         record = self.traces[0].path.with_name(RECORD)
         line = json.dumps({"when": when, "went": went}) + "\n"
-        # the record is complete on a full disk too, and keeps the lines of a simultaneous call
+        # the lock keeps the entries of a simultaneous call, and a full disk cannot leave an incomplete record
         with locked(record, wait=True):
             before = record.read_bytes() if record.exists() else b""
             write_atomically(record, before + line.encode(), private=True)
@@ -156,7 +157,7 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
                 f"{word} is a file or folder, but it is given as an annotator: nothing was changed; name each place "
                 "with its own option, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
             )
-        # as the reader of tables writes them
+        # the reader of tables writes ids in this form
         (asked,) = as_ids([word])
         if asked is None:
             raise ConfigError("an annotator has no name: nothing was changed; name a pseudonym or an id")
@@ -180,7 +181,7 @@ def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigError(f"{path} is no mapping that badpo import wrote ({error})") from error
 
 
-# -- everything of theirs --------------------------------------------------------------------------------------
+# -- all data of the annotators --------------------------------------------------------------------------------
 
 
 def forget(
@@ -214,13 +215,13 @@ def forget(
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     for path in files:
         require_no_link(path)
-    own: set[str] = set()  # places that this call holds
+    own: set[str] = set()  # paths that this call has locked
     with contextlib.ExitStack() as held:
 
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
             places = {os.path.realpath(path) for path in paths} - own
             own.update(places)
-            # in one order for everybody, so that no two wait for each other
+            # every call acquires the locks in the same order, so that no two calls wait for each other
             for path in sorted(places if not dry_run else ()):
                 held.enter_context(locked(path, wait))
 
@@ -234,7 +235,7 @@ def forget(
         named |= {*found_ids.values()}
         named |= {entry["annotator"] for rows in theirs.values() for entry in rows.table.dropped}
         _require_everybody(people, named)
-        # if nobody is there, a file that cannot be read is no reason to remove anything
+        # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
         # an audit without its tables of annotators does not say whose votes it contains
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
@@ -251,10 +252,10 @@ def forget(
             for step in steps:
                 step.carry_out()
             for path in (path for path in tables if _is_ours(path) and not checksum_file(path).exists()):
-                write_checksum(path)  # an earlier call was killed before it did
+                write_checksum(path)  # an earlier call was killed before it wrote the checksum
             hits, _ = _search(files, folders, people, column)
         done = {trace.path for trace in found} if dry_run else set()
-    is_known = bool(named)  # text is then taken for the person
+    is_known = bool(named)  # if an annotator was found, an id in a text is assumed to mean the annotator
     found += [
         replace(trace, is_sure=trace.is_sure or is_known)
         for path, trace in hits.items()
@@ -300,14 +301,14 @@ def is_recorded(path: Path) -> bool:
 
 def _existing(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
-    if path.name in ("", ".."):  # ".", of which no neighbour can be named
+    if path.name in ("", ".."):  # relative paths such as "." have no name and thus no neighbours
         path = Path(os.path.abspath(path))
-    # a state that went by an earlier call is no mistake
+    # a path that does not exist is not an error if an earlier call removed it
     if not (path.exists() or is_recorded(path)):
         raise ConfigError(
             f"{path} is not there; name an audit's folder, a folder of runs, or a state of watch"
         )
-    # what is written takes the place of a link and would leave what the link leads to as it is
+    # writing would replace a symbolic link and leave its target unchanged
     require_enclosed(path)
     return path
 
@@ -343,11 +344,11 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     present = {*ids[theirs]}
     owners = {name: owner for name, owner in people.owners(ids).items() if name in present}
     kind = path.suffix.lower()
-    # the rows of an object that holds several lists are none of its own
+    # the rows of a JSON object with several lists are computed from the lists, so they cannot be removed one by one
     is_object = kind == ".json" and not isinstance(json.loads(decoded(path)[0]), list)
     if theirs.any() and (path.is_dir() or is_object or kind in (".xlsx", *PACKED)):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
-        # of a workbook with several sheets each row is named with its sheet
+        # in a workbook with several sheets, each row number has the name of the sheet
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
         named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
         rows = ", ".join(itertools.compress(named, theirs))
@@ -358,7 +359,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
 
 
 def _annotator_column(names: Sequence[str], column: str) -> str:
-    """The named column; if it is not in a table, the column that the reader of tables recognizes."""
+    """Return the named column; if the table does not have it, the column that the reader of tables recognises."""
     if column in names:
         return column
     return columns_named(names, ["annotator"]).get("annotator", column)
@@ -371,7 +372,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
-    """Remove the annotators' rows from a table, and their counts of rows that import left out."""
+    """Yield a step that removes the annotators' rows from a table, and the counts of their rows left out at import."""
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in dropped)
@@ -393,9 +394,9 @@ def _write_parquet(
     path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
 ) -> None:
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
-    # dictionaries hold values of rows that are gone: without Arrow's schema, columns come back without them
+    # Arrow dictionaries still contain values of removed rows; without Arrow's schema, columns are read as plain texts
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
-    # and metadata may name somebody
+    # the metadata is dropped too, because it may contain an id
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if _is_ours(path) else None
     table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
@@ -406,7 +407,7 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
     if rows.table.lines is None:
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         return as_json([*itertools.compress(records, ~rows.theirs)])
-    # CSV counts lines as the csv module does, JSON lines by line feeds alone
+    # line numbers of CSV files are those of the csv module; in JSON lines files, only line feeds separate lines
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     text = io.StringIO(path.read_bytes().decode(rows.table.encoding), newline="" if is_csv else "\n")
     before, *each = np.split(np.array([*text], dtype=object), rows.table.lines - 1)
@@ -415,7 +416,7 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
 
 
 def _without_entries(path: Path, people: People) -> Iterator[_Step]:
-    """Remove the annotators' entries from the mapping."""
+    """Yield a step that removes the annotators' entries from the mapping."""
     whose = read_mapping(path)
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
 
@@ -423,7 +424,7 @@ def _without_entries(path: Path, people: People) -> Iterator[_Step]:
         yield _Step([Trace(path, counted(n_gone, "pseudonym"))], lambda: write_json(path, left))
 
 
-# -- files about single people ---------------------------------------------------------------------------------
+# -- files about individual annotators -------------------------------------------------------------------------
 
 
 def _files_of_people(
@@ -460,7 +461,7 @@ def _files_of_people(
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """Remove files and folders from one folder, if there are any."""
+    """Yield a step that removes files and folders from one folder, if there are any."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
@@ -496,7 +497,8 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return False
     if not (folder / "anchor.json").exists():
         return any(folder.parent == run.parent for run in learned)
-    # an anchor tells its source by name: the run of that name beside it, or, where it stands alone, any
+    # an anchor contains the name of its source: the run of this name next to the anchor or, if there is no such run,
+    # any run of this name
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
@@ -510,11 +512,12 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         record, policy = folder / RECORD, folder / POLICY
         made = folder
         beside = [each for each in (folder, *folder.parents) if each.name.endswith(BIAS_SUFFIX)]
-        # of TRL's trainer the folder "model" there has theta alone
+        # in a folder "-bias" of TRL's trainer, the subfolder "model" has only theta, and the policy is elsewhere
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
-        # a table's record says nothing of a policy beside it, and a newer policy has taken the place of the one before
+        # only a record about files of a run concerns the policy, and a policy that is newer than the record was trained
+        # again without these annotators
         is_older = (
             policy.is_dir()
             and record.exists()
@@ -529,7 +532,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
 
 
 def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
-    """Yield the outputs of `badpo audit --json` in some places: they do not say whose votes they contain."""
+    """Yield each output of `badpo audit --json` in the folders, because it may contain votes of the annotators."""
     what = "exact figures of an audit, perhaps of their votes"
     for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
         with path.open("rb") as file:
@@ -580,7 +583,8 @@ def _search(
 
     walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
     below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
-    # In text an id that begins like theirs is not theirs, in UTF-16 neither. In a binary file the next id may follow.
+    # In a text, also in UTF-16, a longer id that begins with an annotator's id is another id. In a binary file, other
+    # data may directly follow the id.
     written = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
     text = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % written)
     binary = re.compile(b"(%b)(?!\0[0-9a-z]\0)" % written)
@@ -629,16 +633,17 @@ def _written_forms(people: People) -> dict[bytes, str]:
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
-                        # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes
+                        # without zero bytes at both ends, ASCII text in UTF-16 is the same in both byte orders
                         written[encoded.strip(b"\0")] = name
     return written
 
 
 def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield the parts of a file in lower case, each with whether ids may follow each other in it without a separator.
+    """Yield pairs of a part of a file in lower case and a flag, which is True if the part is binary.
 
-    The parts are the name, the bytes (of a compressed file the decompressed bytes), the files in a zip archive, and the
-    values of a parquet or Arrow file. Each block of bytes begins with the end of the one before.
+    In a binary part, ids may follow each other without a separator. The parts are the name of the file, its bytes
+    (decompressed if the file is compressed), the files in a zip archive, and the values of a parquet or Arrow file.
+    Each block of bytes begins with the end of the previous block.
     """
     yield os.fsencode(path.name).lower(), False
     with path.open("rb") as file:
@@ -650,7 +655,8 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
             while block := file.read(_BLOCK):
                 block = rest + block.lower()
                 is_binary = b"\0" in block and not is_parquet
-                # an id at the end of a block may go on in the next block; if it does not, it is found in the rest
+                # an id at the end of a block may continue in the next block; the added "0" prevents a match here, and
+                # an id that ends here is found with the next block or with the rest of the file
                 yield block + b"0", is_binary
                 rest = block[-overlap:]
         yield rest, False
@@ -682,7 +688,10 @@ def _values(batch: pa.RecordBatch) -> bytes:
 
 
 def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
-    """People whose id, also a short one, is in the annotator column of a table or of a copy of a table."""
+    """Return the pseudonyms of the annotators whose ids, even short ids, are in the annotator column of a table.
+
+    A copy of a table, such as ``votes.csv.bak``, is searched too.
+    """
     kind = next((kind for kind in path.suffixes if kind in READERS), "")
     with contextlib.suppress(ValueError, KeyError):  # not a table of votes
         frame = READERS[kind](path).frame
