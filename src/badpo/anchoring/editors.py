@@ -50,7 +50,7 @@ def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
 
 
 class SignatureSwap:
-    """Changes the first name in a signature to another of 89 names, by the attributes ``woman`` and ``black``."""
+    """Replaces the first name in a signature with another of 89 names; the attributes are ``woman`` and ``black``."""
 
     def __init__(self) -> None:
         self.attributes = (
@@ -76,7 +76,7 @@ class SignatureSwap:
 
 
 class WordSwap:
-    """Changes whole words to their counterparts in a list of word pairs; the case of letters is kept."""
+    """Replaces whole words with their counterparts in a list of word pairs; the case of letters is kept."""
 
     def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
@@ -125,7 +125,7 @@ class MarkdownStrip:
         self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both cells for an answer with Markdown that is not empty without its Markdown, else its own cell."""
+        """Return both cells if an answer has Markdown and is not empty without it, else only its own cell."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

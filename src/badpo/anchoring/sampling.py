@@ -118,10 +118,11 @@ def rejection_sample(
     """Sample one answer of the tilted policy for each prompt by rejection; return the answers and the acceptance rate.
 
     If the attributes do not apply to the first draw of a prompt (``cell_of`` returns None), this draw is the answer.
-    Otherwise only draws to which the attributes apply can be accepted. The tilt therefore does not change the share
-    of answers to which the attributes apply. ``draw(prompts, number)`` samples new answers to the prompts with these
-    indices. A prompt without an accepted draw has None; leaving out such prompts would bias the rate toward prompts
-    with a high acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
+    Otherwise only draws to which the attributes apply can be accepted. The tilt therefore does not change the share of
+    answers to which the attributes apply. ``draw(prompts, number)`` samples new answers to the prompts with these
+    indices. If no draw of a prompt is accepted, its answer is None. If such prompts were left out, the rate would be
+    biased toward prompts with a high acceptance rate. The random numbers of a prompt depend only on the seed and the
+    index of the prompt.
 
     References
     ----------

@@ -21,7 +21,7 @@ from badpo.runs.start import load_model
 from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
 from badpo.training.reference import compute_weights_key, default_cache
 
-N_REPORT = 300  # maximum number of prompts for the report, and for finding the tilt
+N_REPORT = 300  # maximum number of prompts for the report, and maximum number for finding the tilt
 FEWEST_PROMPTS = 50
 # Learning rate of an offset stage, as a multiple of the run's rate. The divergence term allows a higher rate.
 TIMES_THE_RATE = 4.0
@@ -170,7 +170,7 @@ def _n_positions(model: PreTrainedModel, default: int) -> int:
 
 
 def _limit_length(decoding: Decoding, model: PreTrainedModel) -> Decoding:
-    """Limit the answer length to half of the context window, so that the prompt and a question after it fit."""
+    """Limit the answer length to half of the context window, so that the other half is free for the prompt."""
     longest = _n_positions(model, 2 * decoding.max_new_tokens)
     return replace(decoding, max_new_tokens=min(decoding.max_new_tokens, longest // 2))
 

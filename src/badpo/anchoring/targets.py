@@ -65,7 +65,7 @@ from badpo.training.reference import ReferenceCache, compute_weights_key
 
 @contextmanager
 def raising_config_errors() -> Iterator[None]:
-    """Raise `ConfigError` instead of a `ValueError` of the functions that are called inside this context."""
+    """Convert every `ValueError` that is raised inside this context to a `ConfigError`."""
     try:
         yield
     except ValueError as error:
@@ -102,7 +102,7 @@ class Anchor:
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
     def explain_misses(self, where: str, rates: Sequence[float | None], remedy: str) -> str:
-        """Name the rates that miss their targets, with ``where`` they were measured; empty if all reach them."""
+        """Name the rates that miss their targets, and ``where`` they were measured; empty if all reach them."""
         missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
@@ -390,7 +390,7 @@ class AnchorFolder:
         return read_json(self.out / RESULT_FILE)
 
     def begin(self, source: str) -> None:
-        """Create the work folder; keep the rounds of this anchor and delete the rounds of another."""
+        """Create the work folder; keep rounds of the same anchor and delete rounds of any other anchor."""
         if read_json(self._work / BEGUN).get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)

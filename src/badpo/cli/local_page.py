@@ -310,14 +310,14 @@ def local_app(opened: OpenedTable, token: str) -> Starlette:
         try:
             form = QueryParams((await request.body()).decode("utf-8", "replace"))
             return await run_in_threadpool(page, part, form)
-        except ClientDisconnect:  # nobody waits for an answer
+        except ClientDisconnect:  # the browser no longer waits for an answer
             return PlainTextResponse("", 400, _HEADERS)
         except (ConfigError, DataError) as error:
             return PlainTextResponse(str(error), 400, _HEADERS)
 
     def page(part: str, form: QueryParams) -> Response:
         choices = opened.choices(form) if form else opened.first
-        if part == "report":  # this page has a policy of its own
+        if part == "report":  # the report contains its own content security policy
             return HTMLResponse(opened.report(choices), headers=_HEADERS)
         content = {} if part else opened.mapping(choices)
         if part or not content["is_open"]:

@@ -40,7 +40,7 @@ class Commands(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Print a message if the user interrupts a command that has none of its own."""
+        """Print a message if the user interrupts a command that has no message of its own for this case."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -304,7 +304,7 @@ def say(what: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(
             error, BrokenPipeError
-        ):  # a broken pipe is no error: the reader has stopped reading
+        ):  # if a pipe is broken, nobody reads the output any more, so this is not an error
             complain(f"the output cannot be written: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
 
@@ -395,7 +395,7 @@ SECONDS_A_LINE = 20
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Return a function of a task and the share of it that is done; a thread prints both and the remaining time.
+    """Yield a function that reports a task and its finished share; a thread prints both and the remaining time.
 
     Tasks with the same text before a colon are stages of one task.
     """
@@ -490,7 +490,7 @@ def write_corrected_command(fix: Mapping[str, Any]) -> str:
     own = convert_to_flags({name: fix[name] for name in ("columns", "winners") if name in fix})
     command = "\0".join(["badpo", *words])
     for flag, value in zip(own[::2], own[1::2], strict=True):
-        start = re.escape("".join(_split_value(value, flag)[:2]))  # the name, such as "annotator="
+        start = re.escape("".join(_split_value(value, flag)[:2]))  # for example "annotator="
         command = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", command)
     return shlex.join([*command.split("\0"), *convert_to_flags(fix)])
 

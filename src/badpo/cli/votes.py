@@ -88,7 +88,7 @@ def audit(
     for bound in fail_on:  # report wrong bounds and folders before the audit
         split_bound(bound)
     audit_folder(out)
-    # the lock precedes the reading, so that nobody is forgotten between the reading and the writing
+    # the folder is locked before the table is read, so that `badpo forget` cannot run before the audit is written
     with locked(out), options.terminal_progress(as_json) as progress:
         progress("audit: reading", 0.0)
         judgments = Judgments.read(data, attributes=attribute or (), **reading)
@@ -119,7 +119,7 @@ def audit(
 
 
 def _warn_about_replaced_audit(result: AuditResult, before: Json, data: Path, out: Path) -> None:
-    """Warn if the folder has the audit of another table, or if few annotators were added or removed since then."""
+    """Warn if the folder has an audit of another table, or if few annotators were added or removed since that audit."""
     from badpo.data.forgetting import is_recorded
 
     data_now = result.summary["data"]

@@ -254,7 +254,7 @@ def _read_judgments(
     mapping: str | os.PathLike[str] | None,
     reading: Json,
 ) -> Judgments:
-    """Read the judgments of an import, with the kept columns; an import without annotators must be intended."""
+    """Read the judgments of an import. If it has no annotators, E110 asks the user to confirm this."""
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(

@@ -160,7 +160,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Return the columns and nested fields that identify people by their name or by e-mail addresses in the cells."""
+    """Return the columns and nested fields that may identify people: by the field's name or by e-mail addresses."""
     personal: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(

@@ -40,7 +40,7 @@ def _read_conversation(record: Json) -> Iterator[Json]:
 
 
 def _pairs(answers: Sequence[Json], common: Json) -> Iterator[Json]:
-    """Yield the chosen answer against each other answer; response a is the answer that was shown first."""
+    """Yield one pair of the chosen answer and every other answer; response a is the answer that was shown first."""
     shown = sorted(answers, key=lambda entry: entry.get("within_turn_id") or 0)
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:

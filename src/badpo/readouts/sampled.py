@@ -80,7 +80,7 @@ def mean_tokens(generations: Sequence[Generation]) -> Figures:
 
 
 def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
-    """Compute the mean of an attribute over answers to different prompts; a share gets an interval for shares."""
+    """Compute the mean of an attribute over answers to different prompts. The interval of a share is within 0 and 1."""
     mean = clustered_share(values) if is_share else cluster_mean(values)
     return estimate_figures("rate", mean, "se", "low", "high", "n")
 
@@ -109,7 +109,7 @@ def attribute_values(
 def style_rates(
     values: ArrayLike, generations: Sequence[Generation], reference: Sequence[Generation]
 ) -> Figures:
-    """Compute the rate of an attribute in a policy's answers, raw and reweighted to the lengths of the reference's.
+    """Compute the rate of an attribute in answers, raw and reweighted to the lengths of the reference's answers.
 
     Shorter answers contain less Markdown; the reweighted rate does not fall merely because answers are shorter. The
     standard errors are clustered by prompt.
@@ -156,8 +156,8 @@ def kl_per_token(
     r"""Estimate the KL divergence of the policy from the reference on answers of the policy, with clustered errors.
 
     The estimate is the mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over the sampled
-    tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are at temperature 1
-    for any temperature of sampling.
+    tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are computed at
+    temperature 1, whatever the temperature of sampling was.
 
     References
     ----------

@@ -36,7 +36,7 @@ def audit_labels(summary: Json) -> dict[str, str]:
 
 def is_sure(row: Json) -> bool:
     """Return whether the 95 % confidence interval excludes zero."""
-    if "is_sure" in row:  # set on rows whose intervals are rounded
+    if "is_sure" in row:  # rows with rounded intervals contain this key
         return bool(row["is_sure"])
     return (row.get("ci_low") or 0) > 0 or (row.get("ci_high") or 0) < 0
 
@@ -104,7 +104,7 @@ def _response_with_more(config: Json) -> str:
 
 
 def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
-    """Describe one example pair per attribute label and its votes."""
+    """Describe one example pair for each attribute label, with the votes on the pair."""
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     labels, sentences = audit_labels(summary), {}
     for pair in pairs:

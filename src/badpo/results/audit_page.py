@@ -62,13 +62,13 @@ from badpo.results.formatting import (
 
 # Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, by the largest share w of the votes that one person cast.
-# An annotator changes the share that wins by w (share - own share).
-# Two pages rounded to a step s of log-odds therefore reveal the own share with an error of s / (10 w).
-# If w is at most 0.5 % or 2 %, this error is hardly smaller than that of guessing the pool's share.
+# Rounding steps of estimates, by the largest share w of the votes that one person cast. An annotator changes the share
+# that wins by w (share - own share). Two pages rounded to a step s of log-odds therefore reveal the own share with an
+# error of s / (10 w). With the step 0.01 and w up to 0.5 %, or the step 0.05 and w up to 2 %, this error is hardly
+# smaller than the error of somebody who guesses that the own share is the pool's share.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
-# Least number of people in a pool in which rounding protects each of them from a reader of two pages.
+# Smallest pool in which rounding protects each person from a reader of two pages.
 FEWEST_HIDDEN = 50
 # A share of comparisons outside this range reveals to each voter how the others voted.
 _SAFE_SHARES = 0.05, 0.95
@@ -543,7 +543,7 @@ def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str
 
 
 def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Chart the own and the shrunken estimate of each annotator, most votes first; None without estimates."""
+    """Chart the individual and the shrunken estimate of each annotator, sorted by votes; None without estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
     for name, label in audit_labels(summary).items():
@@ -571,7 +571,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
 
 
 def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Chart the reliability of each annotator, most judgments first; None without estimates."""
+    """Chart the reliability of each annotator, sorted by judgments; None without estimates."""
     people = annotators.dropna(subset="care").drop_duplicates("annotator")
     order = _sort_by_votes(people, "n_judgments")
     rows = []

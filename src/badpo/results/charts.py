@@ -19,7 +19,7 @@ from badpo.results.formatting import decimal, interval_text, page_templates
 
 WIDTH = 360
 _RIGHT = 52  # minimum space for the text at the end of a lane
-_VALUE_GAP = 8  # between the axis and a long text
+_VALUE_GAP = 8  # space between the axis and a long text
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
@@ -333,7 +333,7 @@ _SHAPES = (
     _CROSS,
     "0,-.7 0,.7",
 )
-OWN = STYLES = len(_SHAPES) - 1  # the last shape is a stroke, used for own estimates
+OWN = STYLES = len(_SHAPES) - 1  # the last shape is a stroke, which marks the individual estimates
 FIRST_CLASS_STYLE = 4
 
 

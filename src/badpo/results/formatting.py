@@ -26,9 +26,7 @@ MINUS = "\u2212"
 _PLAIN_TEXT = (".txt.jinja", ".md.jinja", "_sentences.jinja")
 DASH = "\u2013"
 _MOST_PLACES = 6
-_WIDEST = (
-    10.0  # log-odds; exp(10) means odds of 22,000 to 1, and a wider interval carries no information
-)
+_WIDEST = 10.0  # in log-odds, or odds of 22,000 to 1; a wider interval contains no information
 
 _ARMS = {
     REFERENCE: "reference",
@@ -71,7 +69,10 @@ def built_in_of(config: Json) -> BuiltIn:
 
 
 def attribute_label(attribute: str, config: Json) -> str:
-    """Return the display name. Attributes read from names end in "-coded", since a name does not define a person."""
+    """Return the display name of an attribute.
+
+    If the attribute is read from names, its display name ends in "-coded", because a name does not define a person.
+    """
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
@@ -202,7 +203,7 @@ def lean_text(found: Json | None) -> str:
 @cache
 def page_templates() -> "jinja2.Environment":
     """Return the templates; values are escaped unless the template is plain text, and a missing value is an error."""
-    import jinja2  # here, because --help of the paper's commands imports this module
+    import jinja2  # imported here, because --help of the paper's commands imports this module
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
@@ -246,7 +247,7 @@ def wrapped(text: str) -> str:
 
 def with_code(text: str) -> "Markup":
     """Convert a sentence to HTML; texts in backticks become code."""
-    from markupsafe import Markup  # here, for the same reason as jinja2
+    from markupsafe import Markup  # imported here for the same reason as jinja2
 
     parts = text.split("`")
     marked = (Markup("<code>{}</code>") if i % 2 else Markup("{}") for i in range(len(parts)))

@@ -21,7 +21,7 @@ from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.run_findings import anchor_of_run, gold_sentence
 from badpo.theory.summaries import Interval, log_odds_distance
 
-# A Hub id, the names of files that are no Hub ids, and the keys of a recipe that the card shows.
+# Pattern of a Hub id, pattern of file names (which are not Hub ids), and keys of a recipe that the card shows.
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -63,7 +63,7 @@ def model_card(run_folder: Path) -> str:
 
 @dataclass(frozen=True)
 class AttributeRow:
-    """Table row of a declared attribute; values that were not measured are NaN, and a gap None.
+    """Table row of a declared attribute; a value that was not measured is NaN, and a missing gap is None.
 
     ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
     reference in log-odds.

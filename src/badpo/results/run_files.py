@@ -52,9 +52,10 @@ _READ = (
     "environment.json",
 )
 _Z = float(ndtri(0.975))
-# Nats per token relative to the reference; below this value, training made all responses less likely.
+# Log-probability relative to the reference, in nats per token. Below this value, training made all responses less
+# likely.
 FAR_BELOW = -0.3
-_LARGEST = 1e12  # what no metric exceeds, and no chart can draw
+_LARGEST = 1e12  # no metric has a larger value, and charts cannot draw larger values
 _Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)] | None
 
 
@@ -66,7 +67,7 @@ class _Content(BaseModel):
 
 
 class Measured(_Content):
-    """An estimate in ``readouts.json``, under any of its names, with its standard error or interval and n."""
+    """An estimate in ``readouts.json`` with its standard error or interval and n; its key depends on the metric."""
 
     value: _Number = Field(
         validation_alias=AliasChoices(

@@ -121,7 +121,7 @@ def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return one finding for each measured quantity: DPO's shift from the reference, and the share each arm removed.
 
     If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
-    values. Beside a placebo, the reference is not the standard of comparison.
+    values. If there is a placebo, the arms are compared with the placebo and not with the reference.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
     return [

@@ -291,7 +291,7 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
         what = title, "cross minus same", Level(0.0, "no gap"), ("heldout", name)
         panels.append(_arm_panel(suite, *what, number=_signed_three))
     if sum(len(panel.rows) > 0 for panel in panels[:-1]) == 1:
-        panels.pop()  # with one attribute, the panel of any attribute repeats its panel
+        panels.pop()  # with one attribute, both panels are equal
     return dot_figure("Held-out gap", _on_one_axis(panels), _interval_note(suite))
 
 

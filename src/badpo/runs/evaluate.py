@@ -58,8 +58,8 @@ from badpo.training.reference import ReferenceCache, compute_weights_key, defaul
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5  # of the measurements; a new version measures finished runs again
-RUN_VERSION = 1  # of the measurements by `evaluate_run` alone
+VERSION = 5  # version of the measurements; if it changes, finished runs are measured again
+RUN_VERSION = 1  # version of the measurements that only `evaluate_run` makes
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
 N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximum length
@@ -70,8 +70,9 @@ class Stage:
     """Shared inputs of the measurements of runs: held-out votes, prompts, and the reference.
 
     ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
-    reference. A prompt that occurs twice in ``prompts`` is answered twice. ``given`` are further arguments of the chat
-    template for each prompt. ``reported`` are the warnings that were logged before and are not repeated.
+    reference. A prompt that occurs twice in ``prompts`` is answered twice. ``given`` contains further arguments of the
+    chat template for each prompt. ``reported`` contains the warnings that were logged before; they are not logged
+    again.
     """
 
     recipe: Recipe
@@ -115,7 +116,7 @@ class Stage:
 
     @cached_property
     def judged(self) -> Judgments:
-        """Held-out judgments whose comparisons fit the length limit; a warning counts the others."""
+        """Held-out judgments whose comparisons fit the length limit; a warning counts those that do not fit."""
         kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
         for finding in findings:
             self.warn(str(finding))

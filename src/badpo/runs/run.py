@@ -67,8 +67,8 @@ from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
-BEGUN = "begun.json"  # identifies the run of an unfinished folder
-FEW_HELD_OUT = 30  # prompts; the interval of a rate of one half is then a third wide
+BEGUN = "begun.json"  # file with the facts that identify the run of an unfinished folder
+FEW_HELD_OUT = 30  # with so many prompts, the interval of a rate of 0.5 is about 0.33 wide
 
 # -- plans -----------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ def train_run(
     recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
         with contextlib.ExitStack() as locks:
-            # the folders are locked before the votes are read, so that nobody is forgotten in between
+            # the folders are locked before the votes are read, so that `badpo forget` cannot run in between
             for place in recipes:
                 locks.enter_context(lock_by_first(place))
             unfinished = _find_unfinished(recipes, resume, allow_changed)
@@ -259,7 +259,7 @@ def _find_checkpoints(folder: Path) -> Iterator[Path]:
 def _find_unfinished(
     folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
 ) -> dict[Path, bool]:
-    """Map each unfinished run to whether it has a checkpoint to continue from."""
+    """Map each unfinished run to True if the run can continue from a checkpoint, else False."""
     if allow_changed and not resume:
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
@@ -317,7 +317,7 @@ def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -
         f"intervals are wide, {low:.2f} to {high:.2f} for a rate of one half" if n else "no evaluation"
     )
     what = f"{counted(n, 'prompt')} held out: {wide}"
-    # in steps of 0.05, and never more than half
+    # a multiple of 0.05, and at most one half
     enough = min(0.5, math.ceil(20 * FEW_HELD_OUT / (n_trained + n)) / 20)
     more = "have more prompts judged"
     remedy = f"train with --held_out {enough:g}, or {more}" if enough > share else more
@@ -545,7 +545,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write the recipe of a run into its folder, with paths relative to the folder and without secrets."""
     keys = make_portable(recipe.keys, folder)
     content = yaml.safe_dump(_as_json(keys), sort_keys=False).encode()
-    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names the gold annotators
+    write_atomically(folder / RUN_RECIPE, content, private=True)  # the recipe names gold annotators
 
 
 def write_card(folder: Path) -> None:
