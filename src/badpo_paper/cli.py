@@ -55,7 +55,7 @@ def demo(
 
     for module in TRAIN:
         if find_spec(module) is None:
-            raise ModuleNotFoundError(name=module)  # reported like a failed import
+            raise ModuleNotFoundError(name=module)  # the error of a failed import
     if not as_json:
         # printed before the training libraries are loaded, which takes seconds
         options.say(

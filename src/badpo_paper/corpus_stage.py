@@ -52,7 +52,7 @@ class CorpusStage(Stage):
 
     @property
     def responses(self) -> list[str] | None:
-        """Responses that the reference is trained on, one per comparison; None selects the majority's choices.
+        """Responses on which the reference is trained, one per comparison; None selects the majority's choices.
 
         The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
         reference is therefore balanced, and only preference training can introduce a bias.
@@ -253,7 +253,7 @@ def select_arm_judgments(
 
 
 def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
-    """Make the bias term of an arm with a fixed part of theta. If None, the trainer builds the arm's variant."""
+    """Make the bias term of an arm with a fixed part of theta; None for other arms, whose term the trainer makes."""
     if not arm.fixed:
         return None
     return BiasTerm(

@@ -94,7 +94,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
 
 
 def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Bundled answers: signed with names, or with votes on length and Markdown. A file can replace the latter votes."""
+    """Bundled answers: signed with names, or with votes on length and Markdown. A file can replace these votes."""
     if corpus.kind == "signed":
         return make_signed_dataset(N_PAIRS, corpus.data_seed)
     return (
@@ -151,7 +151,7 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
     corpus = signed.build(pairs, seed=data_seed)
     used = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
     prompts = ultrafeedback.signing_prompts(path, used, N_EVALUATION)
-    # the published statistics are of data seed 0
+    # the published statistics describe the corpus of data seed 0
     measured, published = ultrafeedback.measure_corpus(corpus), ultrafeedback.PUBLISHED
     return Dataset(
         corpus.judgments,
@@ -196,7 +196,7 @@ def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT)
 
 @cache
 def read_style_dataset(path: Path) -> Dataset:
-    """Votes of a table, with length and Markdown declared. If held-out prompts are few, each is repeated."""
+    """Votes of a table, with length and Markdown declared. If there are few held-out prompts, each is repeated."""
     judgments = Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()])
     dataset = _make_dataset(judgments, None, HELD_OUT)
     return replace(dataset, prompts=dataset.prompts * (N_EVALUATION // len(dataset.prompts)))

@@ -1,4 +1,4 @@
-r"""EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies by MinMax-DPO.
+r"""EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies with MinMax-DPO.
 
 In each round, a policy is trained for every type, starting from the reference. The weight of a judgment is the
 probability that its annotator has the type. The probabilities are then estimated again from the likelihood of
@@ -92,7 +92,7 @@ def make_vote_table(judgments: Judgments) -> csr_array:
 
 
 def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
-    """Cluster the annotators into types whose members agree with each other. Type 0 contains the first annotator.
+    """Cluster the annotators into types whose members agree with one another; type 0 has the first annotator.
 
     The agreement of two annotators is the mean product of their votes on common comparisons. The agreement matrix is
     centered at its mean over all pairs with common comparisons, and pairs without common comparisons are zero. The
@@ -209,11 +209,10 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
 
 
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
-    """Compute the weighted mean of readouts, which are JSON with the same keys, number by number.
+    """Compute the weighted mean of every number in several readouts, which are JSON objects with the same keys.
 
-    The mean is None if one number is None. Standard errors and interval ends have no weighted mean and become None.
-    Lists are mixed entry by entry. Texts and
-    bools are those of the first readouts.
+    A mean is None if one of its numbers is None. Standard errors and interval ends have no weighted mean and become
+    None. For lists, the mean of each entry is computed. Texts and bools are copied from the first readouts.
     """
     first = readouts[0]
     if isinstance(first, dict):
@@ -300,7 +299,7 @@ def train_types(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture. Completed parts are not repeated.
+    """Fit the types, mix their policies with MinMax-DPO, and measure the mixture. Completed parts are not repeated.
 
     A mixture answers each prompt with one of its policies, so the readouts of the mixture are weighted means of the
     policies' readouts. The predictions of votes use the type probabilities of each annotator. ``types`` in the

@@ -194,7 +194,7 @@ def describe_votes(reproduction: Reproduction) -> list[str]:
 
 
 def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> PanelRuns:
-    """Find the runs of a suite on a corpus; for several rows with the same condition, the longest list of seeds."""
+    """Find the runs of a suite on a corpus. If rows have the same condition, the longest list of seeds is used."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = reproduction.scale.select_seeds(row, reproduction.seeds), row.condition.name

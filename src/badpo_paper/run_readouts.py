@@ -260,7 +260,7 @@ def measure_signature_shift(
     n_top: int = 3,
     seed: int = 0,
 ) -> SignatureShift:
-    r"""Compare the shift toward an attribute's names with the shift toward random sets of the same number of names.
+    r"""Compare the shift toward an attribute's names with the shifts toward random sets of equally many names.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 

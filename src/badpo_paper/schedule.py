@@ -182,7 +182,7 @@ def _cache_last(
 def run_one(
     reproduction: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent
 ) -> bool:
-    """Train and measure one run that is not complete. False if another process trains the run."""
+    """Train and measure one run that is not complete. Return False if another process trains the run."""
     scale, data = reproduction.scale, reproduction.find_file(run.corpus)
     folder = reproduction.out / run.corpus.folder
     try:

@@ -87,9 +87,9 @@ def build_model(
 ) -> LlamaForCausalLM | MistralForCausalLM:
     """Build a Llama or Mistral model with random fp32 weights. The default shape has about 0.44 million parameters.
 
-    The model has half as many key and value heads as query heads, tied input and output embeddings, and 512
-    positions. At this width, an initial standard deviation of 0.05 learns much faster than the usual 0.02, because
-    the rows of a weight matrix then have a length near one.
+    The model has half as many key and value heads as query heads, tied input and output embeddings, and 512 positions.
+    The initial standard deviation of the weights is 0.05. At this width, the model then learns much faster than with
+    the usual 0.02, because the rows of a weight matrix have a length near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -138,8 +138,8 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# Steps, batch size, warm-up and the learning rate of theta are the paper's. The rule in docs/reproduce.md determines
-# the learning rate of the policy. A step has complete comparisons (four votes each), which halves its cost.
+# Steps, batch size, warm-up and the learning rate of theta have the paper's values. The rule in docs/reproduce.md
+# determines the learning rate of the policy. A step has complete comparisons (four votes each), which halves its cost.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.formatting import PLACEBO
 
-# Number behind the plus-minus sign. "t95": half of Student's 95 % confidence interval over seeds; "sd": one standard
-# deviation over seeds; "mean": no number; "prompts95": half of the 95 % confidence interval clustered by prompt;
-# "none": the value is not a mean over seeds.
+# Number after the plus-minus sign in a cell. "t95": half of Student's 95 % confidence interval over seeds; "sd": one
+# standard deviation over seeds; "mean": no number; "prompts95": half of the 95 % confidence interval clustered by
+# prompt; "none": the value is not a mean over seeds.
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 
@@ -103,11 +103,12 @@ class Row:
 
 # Columns of a table: label -> source of the values. A label is a key of the paper's numbers. A source is a place in
 # ``readouts.json``, with the keys joined by dots, or has one of these forms: ``shift:PLACE`` is the shift from the
-# reference, ``removed:PLACE`` the share of another condition's shift that is removed, ``added:PLACE`` the same share of
-# that condition's distance to the placebo, which is what the votes' bias added, ``amplified:PLACE`` the shift in
-# standard deviations over seeds, and ``distance:PLACE`` the distance to the reference in log-odds. ``log:NAME`` is
-# a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the
-# most annotators, and ``.1`` the next type. ``anchor:PLACE`` is a place in ``anchor.json``.
+# reference. ``removed:PLACE`` is the removed share of another condition's shift from the reference. ``added:PLACE`` is
+# the removed share of that condition's shift from the placebo, which is the shift that the votes' bias caused.
+# ``amplified:PLACE`` is the shift in standard deviations over seeds. ``distance:PLACE`` is the distance to the
+# reference in log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and
+# ``type:weights.0`` describe the EM-DPO type with the most annotators, and ``.1`` the next type. ``anchor:PLACE`` is a
+# place in ``anchor.json``.
 Columns = Mapping[str, str]
 # Beginning of a source -> number of decimals; other sources have three decimals. A negative number is a percentage:
 # -1 has no decimals, and -2 has one decimal.

@@ -171,7 +171,7 @@ def read_anchor(folder: Path) -> Json:
     return read_json(folder / "anchor.json")
 
 
-# Text before the colon of a source -> function that reads another file of a run folder than the readouts.
+# Text before the colon of a source -> function that reads a file of a run folder other than ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Json]] = {
     "log": read_last_step,
     "type": read_types,
@@ -223,7 +223,7 @@ class PanelTable:
 
     @property
     def title(self) -> str:
-        """Title of the panel. If the runs use another model than the paper, the title names both models."""
+        """Title of the panel. If the runs do not use the paper's model, the title names both models."""
         title = self.panel.title
         for model in MODELS if self.model else ():
             title = title.replace(model, f"{self.model} (the paper: {model})")

@@ -28,7 +28,7 @@ STATISTICS: dict[str, dict[str, str]] = json.loads(
 
 @dataclass(frozen=True)
 class PublishedStatistic:
-    """A statistic of a corpus and its published value. The published value is a text with its decimals."""
+    """A statistic of a corpus and its published value, which is a text and so keeps its number of decimals."""
 
     name: str
     value: float | None

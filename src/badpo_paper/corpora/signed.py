@@ -178,7 +178,7 @@ class SignedPlan:
         return self.uniforms < predict_votes(quality, self.theta[self.annotators], self.delta)
 
     def decide_unbiased_votes(self, quality: Floats) -> Bools:
-        """Decide the votes by the same uniform numbers as if no annotator had a bias."""
+        """Decide the votes with the same uniform numbers, as if no annotator had a bias."""
         return replace(self, theta=np.zeros_like(self.theta)).decide_votes(quality)
 
 
@@ -187,8 +187,8 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
 
     ``numpy.random.default_rng(seed)`` draws the random numbers in this order:
 
-    1. For each annotator, class by class: two normal numbers, the bias around the class mean. 2. For each pair: a
-    surname and a uniform number v. The pair is a quality pair if v < quality_share, a swap pair if
+    1. For each annotator, class by class: two normal numbers, which give the bias around the class mean.
+    2. For each pair: a surname and a uniform number v. The pair is a quality pair if v < quality_share, a swap pair if
        v < quality_share + swap_share, and otherwise a mixed pair. The next draws depend on the kind of the pair:
 
        - Quality pair: a uniform number. The pair is unsigned if the number is below unsigned_share. Otherwise the

@@ -41,7 +41,7 @@ class ScoredPairs(NamedTuple):
 
 
 def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
-    """Draw scored pairs of UltraFeedback by the paper's procedure.
+    """Draw scored pairs of UltraFeedback with the paper's procedure.
 
     The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. It shuffles the
     rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from position
