@@ -22,12 +22,13 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Log-odds. Shares of a smaller excess tilt are mostly noise, and a smaller error of theta is accepted.
+# Threshold in log-odds. The removed share of a smaller excess tilt is mostly noise, and smaller errors of theta are
+# accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
-HALF = 0.5  # a smaller share removed is called partly removed
-FEW_STEPS = 100  # a run with fewer steps is told to train longer too
-KL_OF_PAPER = 0.03  # nats per token between policy and reference in the paper's runs
+HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
+FEW_STEPS = 100  # if a run has fewer steps, the advice is also to train longer
+KL_OF_PAPER = 0.03  # KL divergence from the reference in the paper's runs, in nats per token
 
 Outcome = Literal[
     "removed", "partly removed", "overshoot", "not nearer", "added", "nothing to remove", "not compared"
@@ -112,7 +113,7 @@ class BiasCheck:
 
     @property
     def subject(self) -> str:
-        """The attribute in a sentence; a coded attribute is read from names."""
+        """Name of the attribute in a sentence, such as "length" or "woman-coded names"."""
         return f"{self.label} names" if self.label.endswith("-coded") else self.label
 
     @property
@@ -238,7 +239,8 @@ def bias_verdicts(suite: MeasuredRuns) -> list[str]:
 
 def bias_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return the checks as sentences: tilts, paired differences, remedies, and commands."""
-    return [*(_bias_finding(suite, check) for check in check_bias(suite)), *_length_finding(suite)]
+    checks = [_bias_finding(suite, check) for check in check_bias(suite)]
+    return [*checks, *_length_finding(suite), *_drift_finding(suite)]
 
 
 def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
@@ -336,18 +338,19 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
     if not any(excess and is_large(excess.interval) for excess in lengths):
         bias = None  # the difference comes from the randomness of training and not from a bias
     number = partial(signed, places=1)
-    drifting = [suite.of(arm)[0] for arm in suite.arms if suite.is_drifting(arm)]
-    sentences = []
-    if drifting:
-        command = next((_slower(run) for run in suite.runs if run.bias.parts), "")
-        sentences = [("Against the drift", _sentence("drift", command=command))]
     return [
-        Finding(
-            "Length of the answers",
-            _sentence("length", bias=bias, drift=drift, number=number),
-            sentences,
-        )
+        Finding("Length of the answers", _sentence("length", bias=bias, drift=drift, number=number), [])
     ]
+
+
+def _drift_finding(suite: MeasuredRuns) -> list[Finding]:
+    """Name the arms whose policies drifted far from the reference, with the next command."""
+    drifting = [suite.name_of(arm) for arm in suite.arms if suite.is_drifting(arm)]
+    if not drifting:
+        return []
+    command = next((_slower(run) for run in suite.runs if run.bias.parts), "")
+    remedy = ("Against the drift", _sentence("slower", command=command))
+    return [Finding("Drift from the reference", _sentence("drift", arms=drifting), [remedy])]
 
 
 def tilt_table(suite: MeasuredRuns, check: BiasCheck) -> list[list[str]]:
