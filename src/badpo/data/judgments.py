@@ -1,7 +1,8 @@
-"""Judgments: comparisons in one table, the votes on them in another, attribute differences beside the votes.
+"""Judgments: a table of comparisons, a table of votes on them, and the attribute differences of each vote.
 
-Response a and response b of a comparison keep one orientation. A vote has a sign (+1: chose a, -1: chose b) and every
-difference is a minus b, so that the logit of judgment j is ``sign_j * (u_c + theta_k . delta_j)``.
+All votes on a comparison have the same response a and response b. A vote has a sign (+1: chose a, -1: chose b), and
+every difference is the value of a minus the value of b. The logit of judgment j, by annotator k on comparison c, is
+therefore ``sign_j * (u_c + theta_k . delta_j)``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RETURNS = {
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options of `Judgments.read` besides the attributes, for whatever reads a table by itself."""
+    """Options of `Judgments.read` without the attributes, for functions that read a table themselves."""
 
     columns: Mapping[str, str | None] | None
     annotators_missing: str
@@ -57,28 +58,30 @@ class Judgments:
     ----------
     comparisons : DataFrame
         Row c is comparison c: ``comparison_id``, ``prompt_id``, ``prompt``, ``response_a``, ``response_b`` (text or
-        lists of messages), and carried columns that are the same for all its votes.
+        lists of messages), and the carried columns that have the same value in all votes on each comparison.
     votes : DataFrame
         Row j is judgment j: ``comparison`` (int), ``sign`` (+1 chose a, -1 chose b), ``annotator`` (int), ``weight``,
         ``row`` (0-based row of the source), ``shown_first`` ("a", "b" or None), and all carried columns.
     annotators : DataFrame
-        Row k is annotator k, in order of their first vote: ``pseudonym``, ``annotator_class`` (text or None), and the
-        name of a ``model`` (those of the class "model"; None for people).
+        Row k is annotator k. Annotators are in the order of their first votes. The columns are ``pseudonym``,
+        ``annotator_class`` (text or None), and ``model``, the name of an annotator of the class "model" (None for
+        people).
     attributes : tuple of Attribute
     delta : float64 array of shape (n_votes, n_attributes)
-        d_j = g(a) - g(b); 0 where it is missing.
+        d_j = g(a) - g(b); 0 if the value is missing.
     missing : bool array of shape (n_votes, n_attributes)
-        Votes that do not record an attribute of the judgment.
+        True if a vote does not record an attribute of the judgment.
     dropped : DataFrame
-        ``reason``, ``annotator`` (pseudonym), ``n``: every row of the source that is no vote here.
+        Number ``n`` of source rows that are not votes, by ``reason`` and ``annotator`` (pseudonym).
     findings : tuple of Problem
-        What the reader noticed; errors stop it, so these are warnings and notices.
+        Warnings and notices of the reader. There are no errors, because errors stop the reader.
     has_identities : bool
-        False when the source has no annotator column; all votes then belong to one annotator, ``everyone``.
+        False if the source has no annotator column. All votes then belong to one annotator, ``everyone``.
     source : str
-        The name of the file that the votes were read from, if there was one.
+        Name of the file with the votes; empty if the votes were not read from a file.
     ties : Judgments or None
-        The rows that are ties, with comparisons and annotators of their own and the sign 0; None without any.
+        Judgments of the rows that are ties: they have the sign 0, and their own tables of comparisons and annotators.
+        None if there are no ties.
 
     Examples
     --------
@@ -123,28 +126,30 @@ class Judgments:
         Parameters
         ----------
         source : path, DataFrame, Arrow table, split of a dataset, or list of dicts
-            With columns ``prompt, response_a, response_b, winner`` or ``chosen, rejected`` (and ``prompt``), and
-            optionally ``annotator, annotator_class, comparison_id, prompt_id, judgment_id, weight, shown_first``. In
-            place of ``winner``: ``rating``, or ``rating_a, rating_b``, or ``votes_a, votes_b, votes_tie``.
+            A table with columns ``prompt, response_a, response_b, winner`` or ``chosen, rejected`` (and ``prompt``),
+            and optionally ``annotator, annotator_class, comparison_id, prompt_id, judgment_id, weight, shown_first``.
+            Instead of ``winner``, a table can have ``rating``, or ``rating_a, rating_b``, or ``votes_a, votes_b,
+            votes_tie``.
         columns : mapping
-            Our column name -> the table's; None as a value leaves a column unused. Columns whose names say what they
-            are need not be named; a finding says which were recognised.
+            Maps badpo's column names to the names in the table. If the value is None, badpo does not use the column.
+            Columns with common names are recognised automatically, and a finding lists them.
         attributes : Attribute, or text such as "length:ratio=1.5", or several
         annotators_missing : "error" or "drop"
-            What happens to rows without an annotator where others have one.
+            Whether rows without an annotator are an error or are left out, if other rows have an annotator.
         repeated : "all" or "last"
-            An annotator's repeated votes on one comparison: keep all of them, or the last one. Votes that saw the
-            other side first are no repetition.
+            Whether to keep all votes of an annotator on the same comparison, or only the last vote. Two votes are not
+            repeated votes if another side was shown first.
         winners : mapping
-            The table's winner labels -> ``a``, ``b``, ``tie`` or, for rows that are left out, ``skip``; of ratings,
-            what ``high`` prefers and which number is a ``tie``.
+            Maps winner labels of the table to ``a``, ``b``, ``tie`` or ``skip`` (rows with ``skip`` are left out). For
+            ratings, ``high`` maps to the side that a high rating prefers, and a number maps to ``tie``.
         keep : sequence of str
             Further columns to carry along with the votes.
         bad_rows : "error" or "drop"
-            Whether rows that cannot be read stop the reader, or are left out and counted.
+            Whether rows that cannot be read are an error, or are left out and counted.
         layout : None, "wide" or "counts"
-            Wide: each column of labels holds one annotator's votes; where other columns hold labels too, name them in
-            ``columns``, as in ``{"annotator": "ann_1,ann_2"}``. Counts: columns hold numbers of votes.
+            In a wide table, each column of labels has the votes of one annotator. If other columns have labels too,
+            name the annotators' columns in ``columns``, as in ``{"annotator": "ann_1,ann_2"}``. In a table of counts,
+            columns have numbers of votes.
 
         Returns
         -------
@@ -153,9 +158,9 @@ class Judgments:
         Raises
         ------
         DataError
-            Everything that is wrong with the table, with rows, columns and remedies.
+            If the table has errors. The message lists all of them with rows, columns and remedies.
         ConfigError
-            A choice that is not there.
+            If an option has an unknown value.
         """
         refuse_other_types(columns=columns, winners=winners, keep=keep)
         declared = as_attributes(attributes)
@@ -176,14 +181,14 @@ class Judgments:
         return cls(**read, **none).with_attributes(declared)
 
     def with_attributes(self, attributes: Attributes) -> Judgments:
-        """The same votes with these attributes instead of the present ones.
+        """Return the same votes with these attributes instead of the current attributes.
 
         Raises
         ------
         ConfigError
-            When two attributes have one name.
+            If two attributes have the same name.
         DataError
-            When an attribute cannot be measured.
+            If an attribute cannot be measured.
         """
         attributes = as_attributes(attributes)
         names = [attribute.name for attribute in attributes]
@@ -211,8 +216,8 @@ class Judgments:
     def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
         """Split by prompt into training and held-out judgments, by the paper's rule.
 
-        The distinct prompt ids are sorted and shuffled by ``random.Random(seed)``; the first
-        ``int(held_out * n_prompts)`` are held out. Both parts keep the whole annotators table.
+        The distinct prompt ids are sorted and then shuffled with ``random.Random(seed)``. The first
+        ``int(held_out * n_prompts)`` prompts are held out. Both parts keep the whole annotators table.
 
         Parameters
         ----------
@@ -223,7 +228,7 @@ class Judgments:
         Returns
         -------
         train, held_out : Judgments
-            The second is empty when the share comes to less than one prompt.
+            ``held_out`` is empty if the share is less than one prompt.
 
         References
         ----------
@@ -248,13 +253,15 @@ class Judgments:
         return self.take(~is_held_out), self.take(is_held_out)
 
     def take(self, votes: NDArray[Any]) -> Judgments:
-        """Some of the votes, with the comparisons that still have one.
+        """Return some of the votes, with the comparisons that still have a vote.
+
+        The comparisons keep their order and get new numbers. The annotators table stays whole, so that annotator k is
+        the same person in every part.
 
         Parameters
         ----------
         votes : bool array of shape (n_votes,), or int array
-            The votes to keep, in the order given. Comparisons keep theirs and are numbered anew; the annotators
-            table stays whole, so that annotator k is the same person in every part.
+            Mask or indices of the votes to keep. With indices, the votes get the order of the indices.
         """
         index = np.arange(self.n_votes)[np.asarray(votes)]
         kept = self.votes.iloc[index].reset_index(drop=True)
@@ -268,14 +275,18 @@ class Judgments:
         )
 
     def cross_group(self) -> Bools:
-        """Where the two responses differ on an attribute, by more than its threshold; shape (n_votes, n_attributes)."""
+        """Return which votes are cross-group for each attribute, as a bool array of shape (n_votes, n_attributes).
+
+        A vote is cross-group if the two responses differ on the attribute by more than its threshold.
+        """
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
     def comparable_votes(self) -> Ints:
-        """Votes that can be compared: a number for each, its comparison and which attributes it does not record.
+        """Return a group number for each vote; votes with the same number can be compared with each other.
 
-        A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
-        any, so it is compared only with its like.
+        Votes are in the same group if they are on the same comparison and do not record the same attributes. For
+        example, a vote without ``shown_first`` has no information about position. In a comparison with votes that have
+        it, its missing difference would count as zero.
         """
         comparison: Ints = self.votes["comparison"].to_numpy()
         if not self.missing.any():
@@ -285,15 +296,16 @@ class Judgments:
         return numbers
 
     def prompt_of_votes(self) -> Ints:
-        """Number of the prompt that each vote stands on, of shape (n_votes,)."""
+        """Return the prompt number of each vote, as an array of shape (n_votes,)."""
         prompts: Ints = pd.factorize(self.comparisons["prompt_id"])[0]
         of_votes: Ints = prompts[self.votes["comparison"].to_numpy()]
         return of_votes
 
     def majority(self) -> NDArray[np.int64]:
-        """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
+        """Return the side with the most votes in each comparison, +1 (a) or -1 (b), of shape (n_comparisons,).
 
-        A tie goes to the side of the earliest vote, as in the paper's reference (first response seen).
+        Weights do not count. If both sides have the same number of votes, the side of the earliest vote is returned, as
+        in the paper's reference (first response seen).
 
         Examples
         --------
@@ -309,17 +321,20 @@ class Judgments:
         return np.where(total == 0, earliest, np.sign(total)).astype(np.int64)
 
     def offline_log_odds(self) -> tuple[LogOdds, ...]:
-        """Log-odds that the carrying side wins, for each attribute, with intervals clustered by prompt."""
+        """Estimate the log-odds that the response with the attribute wins, for each attribute.
+
+        The confidence intervals are clustered by prompt.
+        """
         return offline_log_odds(
             self.votes["sign"], self.delta, self.cross_group(), self.prompt_of_votes()
         )
 
     def fingerprint(self) -> str:
-        """HMAC-SHA256 over texts, prompts, votes, differences and attribute configurations, in the order of the votes.
+        """Return an HMAC-SHA256 of texts, prompts, votes, differences and attribute configurations.
 
-        The same for a table that was written by `to_parquet` and read again with the same attributes on a machine with
-        the same pseudonym key. Without the key, votes that are not known cannot be found by trying. Pseudonyms do not
-        enter, nor do comparison ids and rows of the source.
+        The order of the votes matters. Pseudonyms, comparison ids and row numbers of the source do not matter. A table
+        that was written by `to_parquet` and read again with the same attributes has the same fingerprint on each
+        machine with the same pseudonym key. Without the key, nobody can check a guess of the votes by the fingerprint.
         """
         digest, votes = keyed_digest(), self.votes
         number, order = pd.factorize(votes["comparison"])
@@ -343,10 +358,10 @@ class Judgments:
         return digest.hexdigest()
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write one row for each vote; `read` gives the same judgments back.
+        """Write a parquet file with one row for each vote, from which `read` returns the same judgments.
 
-        People are written as pseudonyms and models by their names, and what was dropped is kept beside the table. The
-        file appears whole or not at all. Attributes are not written: declare them when reading.
+        The file has the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted call
+        leaves no partial file. Attributes are not written: declare them again when you read the file.
 
         Parameters
         ----------
@@ -356,7 +371,7 @@ class Judgments:
         Raises
         ------
         DataError
-            Fields of messages besides role and content are of several kinds, which no column can hold.
+            If a field of messages other than role and content has values of several types, which no column can hold.
         """
         if not str(path).endswith(".parquet"):
             raise ConfigError(f"{path}: the file's name must end in .parquet, or it cannot be read back")
@@ -387,12 +402,12 @@ class Judgments:
 
     @property
     def n_comparisons(self) -> int:
-        """Number of comparisons; each goes through the model once, however many votes it has."""
+        """Number of comparisons; the model processes each comparison once, independent of its number of votes."""
         return len(self.comparisons)
 
     @property
     def n_annotators(self) -> int:
-        """Number of annotators in the table, with or without a vote in this part."""
+        """Number of annotators in the annotators table, including annotators without a vote in this part."""
         return len(self.annotators)
 
     @property
@@ -417,12 +432,15 @@ class Judgments:
 
 
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
-    """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
+    """Measure an attribute of the scope response or pair; return g(a) and g(b) in an array (n_comparisons, 2)."""
     return _sides(attribute, comparisons, _plain_texts(comparisons))
 
 
 def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
-    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
+    """Return the distinct plain texts in some columns, and the index of each cell's text.
+
+    The indices, which are returned first, have the shape (n_columns, n_rows).
+    """
     cells = (
         cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name]
     )
@@ -431,7 +449,7 @@ def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, O
 
 
 def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[Ints, Objects]]:
-    """What numbers the prompts and responses of all comparisons as plain text, when the first attribute asks."""
+    """Return a function that numbers the texts of all comparisons when it is first called (see `numbered_texts`)."""
     return cache(lambda: numbered_texts(comparisons, ("prompt", "response_a", "response_b")))
 
 
@@ -473,15 +491,16 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         what = f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
-    # what `Position` measures, of all votes at once
+    # the values of `Position`, computed for all votes at once
     signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
     return signs
 
 
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
-    """What the attribute's function, which may be the user's own, says of each row: two numbers, or one and 0.
+    """Call the attribute's function, which may be a user's function, on each row; return two numbers for each row.
 
-    Of a judgment it may say None or NaN: not recorded.
+    If the function returns one number, the second number is 0. For an attribute of the judgment, the function may
+    return None or NaN, which means that the vote does not record the attribute.
     """
     of_judgment = attribute.scope == "judgment"
     values: list[tuple[float, float]] = []
