@@ -1,16 +1,17 @@
-"""Attributes: what is declared and measured, the built-in ones, and an attribute from its configuration.
+"""Attributes: the class of declared attributes, the built-in attributes, and attributes from a configuration.
 
-An attribute gives each judgment a difference ``d = g(a) - g(b)``. Where it is measured is its scope:
+An attribute gives each judgment a difference ``d = g(a) - g(b)``. The scope of an attribute says from what it is
+measured:
 
 ``response``
     ``measure(prompt, response) -> g``.
 ``pair``
-    ``measure(prompt, a, b) -> (g_a, g_b)``, for attributes such as the length ratio that need both sides.
+    ``measure(prompt, a, b) -> (g_a, g_b)``, for attributes that need both responses, such as the length ratio.
 ``judgment``
-    ``measure(vote, comparison) -> d``, for what differs between the votes on one comparison, such as the side that
-    was shown first; None where the vote does not record it. A policy never sees it.
+    ``measure(vote, comparison) -> d``, for attributes that differ between the votes on one comparison, such as the side
+    that was shown first. The value is None if the vote does not record the attribute. A policy has no such attribute.
 
-A built-in attribute is a function here and its row in `BUILT_IN`: everything else asks these two.
+A built-in attribute consists of a function in this module and a row in `BUILT_IN`; all other code uses these two.
 """
 
 import inspect
@@ -35,7 +36,7 @@ Text = str | list[dict[str, Any]]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
 _REGEX_SECONDS = 10  # for one text, which takes milliseconds unless the pattern has nested repetitions
-# letters of scripts that are written without spaces; vowel signs are no letters of their own
+# letters of scripts that are written without spaces; vowel signs are not counted as letters
 _UNSPACED = re.compile(
     r"(?=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])\w"
 )
@@ -51,16 +52,17 @@ class Attribute:
     name : str
     scope : "response", "pair" or "judgment"
     measure : callable
-        See the module's text for its arguments. Responses and prompts arrive as plain text.
+        Function that measures the attribute. The module's docstring has its arguments. Responses and prompts are plain
+        text.
     continuous : bool
         False for 0/1 attributes.
     threshold : float
-        A judgment is cross-group where ``|d| > threshold``; 0 for binary attributes.
+        A judgment is cross-group if ``|d| > threshold``. The threshold of a binary attribute is 0.
     config : mapping
-        Identity as JSON: ``type`` and parameters. `badpo.data.attributes.attribute_from_config` reads it back,
-        except for `PythonFunction`.
+        The ``type`` and the parameters of the attribute, as JSON values. Except for a `PythonFunction`,
+        `badpo.data.attributes.attribute_from_config` creates the same attribute from this mapping.
     columns : pair of str or None
-        Columns of the table that hold g of side a and of side b; None when the attribute is measured from text.
+        Columns of the table with g(a) and with g(b); None if the attribute is measured from text.
 
     Examples
     --------
@@ -78,27 +80,27 @@ class Attribute:
 
     @property
     def is_position(self) -> bool:
-        """Whether the side shown first is what is measured, which a vote may not tell."""
+        """Whether the attribute is the position, that is the side shown first, which a vote need not record."""
         return self.config.get("type") == "position"
 
 
-# what is taken wherever attributes are declared
+# the forms in which attributes can be declared
 Attributes = Attribute | str | Mapping[str, Any] | Iterable[Attribute | str | Mapping[str, Any]]
 
 
 def plain_text(response: Text) -> str:
-    """Text of a response: itself, or what the assistant says in a list of chat messages.
+    """Return the text of a response: the text itself, or the assistant's text in a list of chat messages.
 
     Parameters
     ----------
     response : str or list of dict
-        Messages with ``role`` and ``content``.
+        Text, or messages with ``role`` and ``content``.
 
     Returns
     -------
     str
-        Contents of the assistant's messages joined by a newline; of all messages when none is the assistant's, so
-        that a prompt has a text too.
+        The contents of the assistant's messages, joined by newlines. If there is no message of the assistant, as in a
+        prompt, the contents of all messages.
 
     Examples
     --------
@@ -114,7 +116,7 @@ def plain_text(response: Text) -> str:
 
 
 def function_path(function: Any) -> str:
-    """Where a function or object of the user's comes from, as ``module:name``."""
+    """Return the module and the name of a user's function or object, as ``module:name``."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
@@ -125,8 +127,8 @@ def function_path(function: Any) -> str:
 def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     """The markedly longer response: 1 for the side with at least ``ratio`` times the other's words.
 
-    Words are counted as in `word_count`; an empty text counts as one word. (0, 0) where neither side is that much
-    longer. BA-DPO, appendix `app:multipref`.
+    Words are counted as in `word_count`, and an empty text counts as one word. If neither side is long enough, the
+    values are (0, 0). The attribute is defined in BA-DPO, appendix `app:multipref`.
 
     Examples
     --------
@@ -135,7 +137,7 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     >>> Length(ratio=1.5).measure("Why?", "because it is", "it just is so")
     (0.0, 0.0)
     """
-    # with a ratio of 1 equal lengths would count as longer
+    # the ratio must be above 1: with a ratio of 1, two responses of equal length would both count as longer
     ratio = checked_number("ratio", ratio, above=1)
 
     def measure(prompt: str, a: str, b: str) -> tuple[float, float]:
@@ -146,9 +148,9 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
 
 
 def word_count(text: str) -> int:
-    """Number of words of a text: what spaces separate, and each letter of a script that has no spaces.
+    """Count the words of a text: words between spaces, and each letter of a script without spaces as one word.
 
-    Those scripts are Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Burmese and Khmer.
+    The scripts without spaces are Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Burmese and Khmer.
 
     Examples
     --------
@@ -161,15 +163,18 @@ def word_count(text: str) -> int:
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
-    """Whether a text has at least ``ratio`` times the words of another, and more of them."""
+    """Return whether a text has at least ``ratio`` times as many words as another text, and more words.
+
+    If the other text is empty, it counts as one word.
+    """
     return (words >= ratio * other_words) & (words >= ratio) & (words > other_words)
 
 
 def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words") -> Attribute:
     """Number of words divided by ``unit``; cross-group where the sides differ by more than ``threshold``.
 
-    Words are counted as in `word_count`. The threshold is in the same unit. A theta is per unit: with ``unit=100`` it
-    is the lean per hundred words, a size that the bias term's learning rate is made for.
+    Words are counted as in `word_count`. The threshold is in the same unit. Theta is the bias per unit: with
+    ``unit=100``, theta is the bias per hundred words. The bias term's learning rate is chosen for a theta of this size.
 
     Examples
     --------
@@ -184,8 +189,8 @@ def LengthTokens(
 ) -> Attribute:
     """Number of tokens divided by ``unit``, without special tokens; see `LengthWords` for threshold and unit.
 
-    ``tokenizer`` is the folder or the name on the Hub of a model that has a ``tokenizer.json`` (read at the first
-    text), a tokenizer of transformers, or any function from a text to a sequence of tokens.
+    ``tokenizer`` is a tokenizer of transformers, a function from a text to a sequence of tokens, or the folder or the
+    Hub name of a model with a ``tokenizer.json``. This file is read when the first text is measured.
 
     Examples
     --------
@@ -285,7 +290,7 @@ def Links(name: str = "links") -> Attribute:
 def Hedging(name: str = "hedging") -> Attribute:
     """1 when the response weakens a claim: "perhaps", "might", "I think" and the like (English).
 
-    The words are those of `badpo.data.markers`; use `WordList` for your own.
+    The list of words is in `badpo.data.markers`. Use `WordList` for your own words.
 
     Examples
     --------
@@ -350,8 +355,8 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 def Regex(name: str, pattern: str) -> Attribute:
     r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
-    A pattern with nested repetitions can take very long: after ten seconds on one text a `ConfigError` says so, if the
-    system has timers and the program's main thread searches.
+    The search for a pattern with nested repetitions can take very long. A search in one text is stopped after ten
+    seconds with a `ConfigError`, if the operating system has timers and the search runs in the main thread.
 
     Examples
     --------
@@ -389,8 +394,8 @@ def Column(
 ) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
-    All votes on a comparison must agree on them; a row that has the two responses the other way round is turned,
-    its two numbers with it. ``continuous`` is taken from the threshold when it is not given: True above 0.
+    All votes on a comparison must have the same two numbers. If a row has the two responses in the opposite order, the
+    responses and the two numbers are exchanged. If ``continuous`` is not given, it is True for a threshold above 0.
 
     Examples
     --------
@@ -421,7 +426,8 @@ def Column(
 def Position(name: str = "position") -> Attribute:
     """+1 where response a was shown first, -1 where b was; missing, and compared only with its like, where nobody says.
 
-    Its level is the pool's lean toward the first-shown side. Needs the column ``shown_first``.
+    The shared bias of this attribute is the pool's bias toward the side shown first. The attribute needs the column
+    ``shown_first``.
 
     Examples
     --------
@@ -443,9 +449,9 @@ def PythonFunction(
     threshold: float = 0.0,
     continuous: bool = False,
 ) -> Attribute:
-    """A function of yours, with the arguments and the value that the scope asks for (see the module's text).
+    """Make an attribute from your own function, with the arguments and the result of its scope (see the module).
 
-    Only from Python: a configuration file cannot name code to run.
+    Such an attribute can only be declared in Python, because a configuration file must not name code to run.
 
     Examples
     --------
@@ -456,7 +462,7 @@ def PythonFunction(
         raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
     try:
         arguments = [*inspect.signature(function).parameters]
-    except (TypeError, ValueError):  # what is written in C may tell none
+    except (TypeError, ValueError):  # functions that are written in C may have no signature
         arguments = []
     if scope != "judgment" and "prompt" in arguments[1:]:
         raise ConfigError(f'attribute "{name}": the prompt is the first argument of its function')
@@ -474,16 +480,18 @@ def PythonFunction(
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """How a built-in attribute is made, and what else there is to know of its type."""
+    """The function that makes a built-in attribute, and the properties of its type."""
 
     make: Callable[..., Attribute]
-    example: Mapping[str, Any] = field(default_factory=dict)  # parameters to try it with
-    is_scanned: bool = False  # whether the audit looks at it where nobody declares it
-    # other types that say the same, so that the audit does not look at it beside them
+    example: Mapping[str, Any] = field(default_factory=dict)  # example parameters
+    is_scanned: bool = False  # whether the audit scans it if it is not declared
+    # similar types: the audit does not scan this attribute if one of these types is declared
     repeats: tuple[str, ...] = ()
-    is_length: bool = False  # whether the length of answers says how much of it they have
-    is_coded: bool = False  # whether it is read from a name, and so says nothing about a person
-    toward: str = ""  # what a lean goes toward, where the attribute's name does not say so
+    is_length: bool = False  # whether it measures the length of answers
+    is_coded: bool = (
+        False  # whether it is coded from a name, so that it has no information about a person
+    )
+    toward: str = ""  # the object of a bias in messages, if this is not the attribute's name
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -508,12 +516,15 @@ BUILT_IN: dict[str, BuiltIn] = {
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
     "position": BuiltIn(Position, is_scanned=True, toward="the side shown first"),
 }
-# By the type that a configuration names; those of a file of the user's are added.
+# The function for each attribute type in a configuration; `add_attributes` adds the types of a user's file.
 ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}
 
 
 def describe_attributes() -> list[dict[str, str]]:
-    """The attributes that are known: ``type``, ``scope``, ``example`` as the command line takes it, ``what`` it is."""
+    """List the known attribute types.
+
+    Each entry has the ``type``, the ``scope``, an ``example`` for the command line, and a description in ``what``.
+    """
     rows = []
     for kind, make in ATTRIBUTES.items():
         example = BUILT_IN[kind].example if kind in BUILT_IN else {}
@@ -530,17 +541,18 @@ def describe_attributes() -> list[dict[str, str]]:
 
 
 def add_attributes(path: str | Path) -> None:
-    """Make the attributes of a Python file of the user's known: its ``ATTRIBUTES``, types and what makes them.
+    """Add the attribute types that a user's Python file defines in its mapping ``ATTRIBUTES``.
 
-    Only a flag or a call names such a file, never a recipe or a run folder. What makes an attribute takes its
-    parameters and returns an `Attribute`, such as a `PythonFunction`. An installed package makes attributes known by
-    entry points of the group ``badpo.attributes``.
+    The mapping has a function for each type. The function has the parameters of the attribute and returns an
+    `Attribute`, such as a `PythonFunction`. A user names the file in an option or in a call, because a recipe or a run
+    folder must not name code to run. An installed package adds attribute types by entry points of the group
+    ``badpo.attributes``.
     """
     try:
         own = runpy.run_path(str(path))["ATTRIBUTES"]
     except KeyError:
         raise ConfigError(f'{path} has no ATTRIBUTES, as in ATTRIBUTES = {{"polite": Polite}}') from None
-    except Exception as error:  # it is the user's own program
+    except Exception as error:  # the user's own code may raise any error
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     if taken := sorted(BUILT_IN.keys() & own.keys()):
         what = f"{', '.join(taken)} is the type of a built-in attribute"
@@ -549,7 +561,10 @@ def add_attributes(path: str | Path) -> None:
 
 
 def checked_number(key: str, value: Any, above: float | None = None) -> float:
-    """A finite number, above a bound or 0 or more, also when it is written as text, or `ConfigError`."""
+    """Convert a number or its text to a finite float that is greater than ``above``, or else at least 0.
+
+    Raise `ConfigError` for any other value.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -562,7 +577,7 @@ def checked_number(key: str, value: Any, above: float | None = None) -> float:
 
 
 def checked_words(name: str, words: Iterable[str]) -> list[str]:
-    """The words that attribute ``name`` looks for: at least one, none empty, or `ConfigError`."""
+    """Return the list of words of the attribute ``name``; raise `ConfigError` if there is no word or an empty word."""
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
     listed = list(words)
@@ -572,17 +587,17 @@ def checked_words(name: str, words: Iterable[str]) -> list[str]:
 
 
 def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
-    """The attribute that a configuration describes.
+    """Create the attribute that a configuration describes.
 
     Parameters
     ----------
     config : mapping
-        ``type`` (a key of ``ATTRIBUTES``) and the constructor's parameters.
+        ``type`` (a key of ``ATTRIBUTES``) and the parameters of the function for this type.
 
     Raises
     ------
     ConfigError
-        Unknown type or parameter, or a parameter that is missing.
+        If the type or a parameter is unknown, or if a parameter is missing.
 
     Examples
     --------
@@ -603,7 +618,11 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
 
 
 def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
-    """Attributes as people declare them: one or several, as `Attribute` or in the words of the command line."""
+    """Convert declared attributes to a tuple of `Attribute`.
+
+    One attribute or several attributes can be declared. Each is an `Attribute`, a configuration, or a text as on the
+    command line.
+    """
     if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
         declared = [declared]
     return tuple(map(_as_attribute, declared))
@@ -626,10 +645,11 @@ def _as_attribute(declared: Any) -> Attribute:
 
 
 def parsed_attribute(text: str) -> dict[str, Any]:
-    r"""The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE.
+    r"""Parse the text of an attribute, NAME:KEY=VALUE,KEY=VALUE;VALUE, to its configuration.
 
-    A comma before no KEY= belongs to the value: in a pattern as it stands, elsewhere between several values. A text
-    that holds ``,KEY=``, or a word with a comma, is given in Python.
+    A comma that is not followed by KEY= is a part of the value. In a pattern or a name the comma is kept; in any other
+    value it separates several values, as a semicolon does. A value with ``,KEY=``, and a word with a comma, can only be
+    declared in Python.
 
     Examples
     --------
@@ -656,7 +676,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
 
 
 def parameter(text: str) -> Any:
-    """A number, true or false, or the text itself: words such as no and on stay words."""
+    """Parse a text to a number or to True or False; return any other text, such as "no" and "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):
@@ -709,7 +729,7 @@ def _attribute(
 ) -> Attribute:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"the name of an attribute must be text; got {name!r}")
-    # what is counted is counted in units
+    # an attribute with a unit is a count, which is continuous
     continuous = parameters.get("continuous", "unit" in parameters)
     threshold = parameters.get("threshold", 0.0)
     config = {"type": kind, "name": name, **parameters}
@@ -724,7 +744,7 @@ def _count(
     unit: float,
     **parameters: str,
 ) -> Attribute:
-    """A number that is counted in the response's own text, in units."""
+    """Make an attribute that counts something in the text of the response and divides the count by a unit."""
     unit = checked_number("unit", unit, above=0)
     threshold = checked_number("threshold", threshold)
 
@@ -735,7 +755,7 @@ def _count(
 
 
 def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any) -> Attribute:
-    """A 0/1 attribute of the response's own text."""
+    """Make a 0/1 attribute that is measured from the text of the response."""
 
     def measure(prompt: str, response: str) -> float:
         return float(bool(test(response)))
@@ -745,7 +765,7 @@ def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any
 
 @lru_cache(maxsize=4)
 def _read_tokenizer(name: str) -> Any:
-    """Read the tokenizer.json of a model: the file holds no code, and no other file of the model is read."""
+    """Read the tokenizer.json of a model; this file contains no code, and no other file of the model is read."""
     from huggingface_hub import hf_hub_download
     from tokenizers import Tokenizer
 
@@ -755,7 +775,7 @@ def _read_tokenizer(name: str) -> Any:
     try:
         with asking_once(name):
             path = Path(name, file) if Path(name).is_dir() else Path(hf_hub_download(name, file))
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a named pipe would block
             raise OSError(f"{path} is no file")
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no other class
@@ -763,7 +783,7 @@ def _read_tokenizer(name: str) -> Any:
             f'cannot read the tokenizer "{name}" ({str(error).rstrip(".")}); name a folder with a tokenizer.json, or '
             "download it once with network"
         ) from error
-    # the file may say that texts are cut or filled
+    # the file may contain settings to truncate or pad texts
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
