@@ -279,7 +279,7 @@ class _Labels(NamedTuple):
         scale = None
         if not _are_names_of_answers(cells, table.frame):
             scale = scale_of(distinct, told, table.kind == "rating")
-        # the label 1 means something else in the pair of labels 0 and 1 than in the pair 1 and 2
+        # with the labels 1 and 2, the label 1 means the first side; with the labels 0 and 1, this is not clear
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
@@ -335,7 +335,7 @@ def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, 
 def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
     """Describe a few of the votes in words, including a vote for each side if both sides have votes.
 
-    If every row of ``table`` is one vote, each description ends with the row's label in the table.
+    If ``table`` is given and has one vote in each row, each description ends with the label of the row.
     """
     votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
@@ -498,10 +498,9 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
-    """Return the cells of a column without raw annotator ids.
+    """Replace each cell of a column that contains a raw annotator id by a pseudonym; return all cells.
 
-    If a cell contains the raw id of an annotator, all cells are returned as text, and a pseudonym replaces each cell
-    with an id. Otherwise the cells are returned unchanged.
+    If there are such cells, all cells of the column become text. Otherwise the cells are returned unchanged.
     """
     texts = as_ids(cells)
     hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in _IDS)
@@ -673,10 +672,11 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 
 
 def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
-    """Compare the votes with the columns that could also name the winner but are not read.
+    """Compare the votes with other columns that may name the winner.
 
-    Rows in which such a column contradicts the vote are reported as errors. If no cell of the column names a known
-    side, a notice says that the column is not read.
+    These are the column ``winner`` of a table with chosen and rejected responses, and the columns ``chosen`` and
+    ``rejected`` of a table with winners. If such a column contradicts a vote, the row is reported as an error. If no
+    cell of the column names a side, a notice says that the column is not read.
     """
     is_chosen = found.table.kind == "chosen_rejected"
     for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
@@ -730,7 +730,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         written, found.table, winners
     )
     found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
-    # the absence of a label that means a tie is not an error: a table need not have ties
+    # if the table has no label for which the user gave a meaning, this is an error, except if all meanings are ties
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
         named = _quoted([*map(str, winners)], hidden)
