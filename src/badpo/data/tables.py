@@ -1,6 +1,6 @@
 """Read tables from CSV, Excel, parquet, Arrow and JSON files, pandas, Arrow and `datasets`, and write tables.
 
-A data frame that is read has each cell as the source has it.
+The cells of a table keep the values of the source: a text such as "0123" in a CSV file does not become a number.
 """
 
 import codecs
@@ -327,7 +327,7 @@ def reader_of(path: Path) -> Callable[..., Table] | None:
 
 
 def _require_bytes(path: Path, n: int) -> None:
-    """Refuse a file that unpacks to ``n`` bytes if this is too much in total or relative to the size on disk."""
+    """Refuse a file whose unpacked size of ``n`` bytes is too large, in total or relative to its size on disk."""
     usual = _MOST_PACKED_BYTES + _MOST_TIMES * path.stat().st_size
     if n > (most := min(_MOST_BYTES, usual)):
         what = f"it is too large: unpacked more than {most >> 20:,} MiB"
@@ -421,7 +421,7 @@ def _cells_of_csv(
 ) -> tuple[list[list[str]], list[int]]:
     """Return the cells of each row of a CSV file, and the number of the line at which each row starts."""
     rows, lines = [], []
-    known: dict[str, str] = {}  # so that a text of many rows is in memory once
+    known: dict[str, str] = {}  # a text that occurs in many rows is in memory only once
     lines_of_text = io.StringIO(text, newline="")
     reader = csv.reader(lines_of_text, delimiter=separator, escapechar=escapechar, strict=True)
     end = 0
@@ -449,8 +449,8 @@ def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
 def _separator(text: str) -> str:
     """Return the separator of a CSV file.
 
-    With this separator, the first lines contain the most known column names. Between equal separators, the separator
-    decides with which the most rows have the same number of cells.
+    It is the separator with which the first lines contain the most known column names. If this is true of several
+    separators, it is the one with which the most lines have the same number of cells.
     """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
@@ -604,9 +604,10 @@ def _without_legends(
 
 
 def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Join two lines to one header, if the upper line has names that span several columns with repeated names below.
+    """Join the two lines of a header in which names in the upper line span several columns.
 
-    Two of the upper names must have the same names below them. Otherwise the result is empty.
+    At least two names in the upper line must span columns with the same names in the lower line, such as "text" and
+    "score" below "A" and below "B". Otherwise the result is empty.
     """
     if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
@@ -631,8 +632,8 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
     """Return whether each row begins with a row number for which the header has no name, as in tables from R.
 
-    Each row must have one cell more than the header. The result is False if this cell is empty in all rows, or if it is
-    the end of a text that contains the separator.
+    Each row must have one cell more than the header. The result is False if the last cell is empty in all rows. It is
+    also False if a cell begins with a space, because the cell is then a part of a text that contains the separator.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -657,7 +658,7 @@ def _read_excel(path: Path) -> Table:
     """Read the table in a workbook.
 
     The main sheet is the sheet with the most known column names. Sheets with the same columns are read as one table. If
-    no column has annotators, the names of these sheets are the annotators, unless the names are generic, such as
+    no column has annotators, the names of these sheets are the annotators, unless one of the names is generic, such as
     "Sheet 1".
     """
     try:
@@ -715,9 +716,9 @@ def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str
 
 
 def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the texts of a sheet that may explain codes.
+    """Return the texts of a sheet that may explain the codes in another sheet.
 
-    Each row is one text. All rows with two cells, a code and its meaning, are also joined to one text.
+    Each row is one text. In addition, all rows with two cells, a code and its meaning, are joined to one text.
     """
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     codes = [" = ".join(row) for row in cells if len(row) == 2]
@@ -727,7 +728,7 @@ def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     """Return one table with the rows of all tables; None if the columns differ or the tables are splits of a data set.
 
-    If no column has annotators, the names of the tables are the annotators, unless the names are generic, such as
+    If no column has annotators, the names of the tables are the annotators, unless one of the names is generic, such as
     "part 1".
     """
     names = {name: name.partition(".")[0] for name in tables}
@@ -912,7 +913,7 @@ READERS: dict[str, Callable[..., Table]] = {
 def _legends_of(value: Any) -> list[str]:
     """Return the texts in a JSON value that may explain codes.
 
-    Each text is listed alone, and all texts of an object or a list are also joined to one text.
+    Each text is listed alone. In addition, all texts of an object or a list are joined to one text.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}
@@ -948,7 +949,7 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
         what = f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}"
         raise _unreadable(name, what, "give objects, or dicts")
     names = list(dict.fromkeys(key for record in records for key in record))
-    require_size(str(name), len(records), len(names))  # every row may have names of its own
+    require_size(str(name), len(records), len(names))  # each record may have different keys
     columns = ([record.get(key) for record in records] for key in names)
     return _frame_of_columns(names, columns)
 
