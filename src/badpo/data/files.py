@@ -126,7 +126,7 @@ def require_no_link(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`)."""
+    """Write a file so that a reader sees either the old content or the complete new content (see `appearing`)."""
     with appearing(path, private) as unfinished:
         unfinished.write_bytes(content)
 
@@ -282,7 +282,7 @@ def read_seal(path: Path) -> Json:
 def seal_damage(
     path: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """Verify the files in a manifest; return what is wrong with the first damaged file, or None if all are intact.
+    """Verify the files in a manifest; return a description of the first damaged file, or None if all are intact.
 
     If ``names`` is given, only the files with these names are verified. Files in ``but`` are not verified.
     """
@@ -306,7 +306,7 @@ def seal_damage(
 def run_damage(
     folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """Verify the files of a run folder with `seal_damage`; return what is wrong, or None.
+    """Verify the files of a run folder with `seal_damage`; return a description of the damage, or None if all is well.
 
     The result is also None if the run is not finished and therefore has no manifest.
     """
