@@ -143,8 +143,9 @@ class People:
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
     """Find annotators by their pseudonyms or by their ids in the source.
 
-    A mapping, which is the file of `badpo import --write-mapping`, has the pseudonyms without the key. The function
-    raises `ConfigError` if there is neither a mapping nor the key, or if a name is empty or the name of a file.
+    With ``mapping``, the file that `badpo import --write-mapping` wrote, no key is needed to find a pseudonym. The
+    function raises `ConfigError` if an id can be found neither in the mapping nor with the key, or if a name is empty
+    or the name of a file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
@@ -237,7 +238,7 @@ def forget(
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
-        # an audit without its tables of annotators does not say whose votes it contains
+        # an audit without its tables of annotators may contain votes of any annotator
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
         sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
         learned = _learned_from_them(runs, sure)
@@ -265,7 +266,7 @@ def forget(
 
 
 def _require_everybody(people: People, named: Collection[str]) -> None:
-    """Refuse a call with ids of which some are found and others, which may be mistyped, are not."""
+    """Raise `ConfigError` if some annotators are found and others are not, because their ids may be mistyped."""
     unknown = [
         f"{name} (number {i})" for i, name in enumerate(people.pseudonyms, 1) if name not in named
     ]
@@ -278,7 +279,7 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """Return the anchored policies of the runs, and the folders with theta of TRL's trainer, which are next to them."""
+    """Return the folders next to the runs that belong to them: anchored policies, and theta of TRL's trainer."""
     anchors = [
         anchor
         for run in runs
@@ -477,7 +478,7 @@ def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path])
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
-    """Return run folders that name the annotators, and run folders without names that depend on such a run."""
+    """Return the run folders with files that name the annotators, and the run folders that depend on such a run."""
     folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     patterns = (*PERSONAL_RUN_FILES, *POOL_RUN_FILES)
     learned = []
@@ -565,8 +566,8 @@ def _search(
 ) -> tuple[dict[Path, Trace], set[str]]:
     """Search all files below the folders and next to the files; return files with ids, and the annotators in them.
 
-    A pseudonym identifies an annotator anywhere, and a raw id in a column of annotators. Elsewhere a raw id may be a
-    word. Files that cannot be read are returned too.
+    A pseudonym identifies an annotator in any place. A raw id identifies an annotator in a column of annotators; in
+    other places it may be an ordinary word. Files that cannot be read are returned too.
     """
     remedy = (
         "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
@@ -599,8 +600,8 @@ def _search(
             owners = {name for name in names if is_pseudonym(name)}
             owners |= _owners_in_table(path, people, column)
         except FileNotFoundError:
-            continue  # a link to nothing, or a file that another process has removed
-        except Exception as error:  # whatever a damaged file does to its reader
+            continue  # the file is a broken link, or another process has removed it
+        except Exception as error:  # a damaged file may raise any error in its reader
             why = (str(error) or repr(error)).splitlines()[0]
             list_file(path, f"a file that cannot be looked into ({why})")
             continue
@@ -693,7 +694,7 @@ def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
     A copy of a table, such as ``votes.csv.bak``, is searched too.
     """
     kind = next((kind for kind in path.suffixes if kind in READERS), "")
-    with contextlib.suppress(ValueError, KeyError):  # not a table of votes
+    with contextlib.suppress(ValueError, KeyError):  # the file is not a table of votes
         frame = READERS[kind](path).frame
         ids = {*as_ids(frame[_annotator_column([str(name) for name in frame], column)])}
         return {owner for raw, owner in people.owners(ids).items() if raw in ids}
