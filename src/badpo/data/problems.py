@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "notice"]
-SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the worst first
+SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the most severe first
 
 TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
@@ -19,7 +19,7 @@ Json = dict[str, Any]  # an object of a JSON file, or a part of one
 
 LISTED = 5
 _LONGEST_SENTENCE = 2_000
-_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
+_LONGEST_NAME = 200  # comparing two longer words for similarity takes seconds
 # control characters that a terminal would obey; tabs and line feeds are allowed, but not a carriage return, which lets
 # later text overwrite earlier text
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -147,7 +147,7 @@ class DataError(ValueError):
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Exchange the sides that labels mean in options of `Judgments.read`; return nothing if no label has a meaning."""
+    """Return options of `Judgments.read` with the sides in ``winners`` exchanged; empty if there are no winners."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
     return {**fix, "winners": winners} if winners else {}
@@ -186,7 +186,7 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
 
 
 class ConfigError(ValueError):
-    """A setting, an argument or a combination of them is wrong; nothing was started."""
+    """A setting, an argument or a combination of them is wrong. The error is raised before any work starts."""
 
     def __str__(self) -> str:
         # the message may quote a file or a command line: a terminal must not obey control characters in the quotation
