@@ -1,4 +1,4 @@
-"""A table, and the content of its cells and columns: ids, numbers, texts, chat messages, votes, people."""
+"""Tables and the content of their cells and columns: ids, numbers, texts, chat messages, votes and people."""
 
 import ast
 import contextlib
@@ -43,19 +43,24 @@ from badpo.data.vocabulary import (
 from badpo.theory import Floats, Ints
 
 Objects = NDArray[np.object_]
-# Columns that hold the parts of one vote: our name of each part -> the column, for each vote of a row.
+# The columns of each vote in a row: name of the vote -> badpo's name of a part of the vote -> column of that part.
 Groups = dict[str, dict[str, str]]
 
-_BREAK = re.compile(r"\}\n\s*\{")  # between what an array holds; of text itself a line break is escaped
+_BREAK = re.compile(
+    r"\}\n\s*\{"
+)  # end of one object and start of the next; line breaks inside strings are escaped
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
-# What is read at the most: more takes memory that a machine may not have, out of a file of any size.
+# Largest table that badpo reads. A larger table may need more memory than the machine has, even if its file is small.
 MOST_ROWS, MOST_COLUMNS, MOST_CELLS = 5_000_000, 2_000, 50_000_000
 
 
 def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = None) -> None:
-    """Refuse a table (E102) that has, or would have once its votes are rows, more than what is read."""
+    """Raise a `DataError` (E102) if a table has too many rows, columns or cells.
+
+    Callers also check the size that a table will have after each vote has become a row.
+    """
     n_cells = n_rows * n_columns if n_cells is None else n_cells
     sizes = (
         ("rows", n_rows, MOST_ROWS),
@@ -70,18 +75,22 @@ def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = N
 
 @dataclass(frozen=True)
 class Table:
-    """A table and where it came from."""
+    """A table and its source."""
 
-    frame: pd.DataFrame  # index 0, 1, ...; text of a CSV stays text, so 0123 is not a number
-    name: str  # what messages call it: the path, or the kind of object
-    lines: Ints | None = None  # of the file, from 1, at which each row starts
-    rows: Ints | None = None  # of the source, from 0, that each row was made of, where not its own
-    dropped: tuple[dict[str, Any], ...] = ()  # what is no row here: reason, annotator, n
-    kind: str = ""  # a name in `badpo.data.layouts.REQUIRED`, once the columns carry our names
-    theirs: Mapping[str, str] = field(default_factory=dict)  # our name -> the source's, for messages
-    encoding: str = "utf-8"  # of a file of text
-    notes: tuple[Problem, ...] = ()  # what was noticed while the file was read
-    legends: tuple[str, ...] = ()  # texts beside the cells, which may say what numbers mean
+    frame: pd.DataFrame  # index 0, 1, ...; cells of a CSV file stay text, so 0123 does not become 123
+    name: str  # name of the table in messages: its path or the kind of the object
+    lines: Ints | None = None  # line of the file, counted from 1, at which each row starts
+    rows: Ints | None = (
+        None  # source row, counted from 0, of each row; None if rows are those of the source
+    )
+    dropped: tuple[dict[str, Any], ...] = ()  # counts of votes or rows left out: reason, annotator, n
+    kind: str = ""  # a key of `badpo.data.layouts.REQUIRED`, set when the columns have badpo's names
+    theirs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # badpo's column name -> the source's column name
+    encoding: str = "utf-8"  # encoding of a text file
+    notes: tuple[Problem, ...] = ()  # notices about how the file was read
+    legends: tuple[str, ...] = ()  # texts outside the cells that may explain the numbers in the cells
 
     def __post_init__(self) -> None:
         require_size(self.name, *self.frame.shape)
@@ -90,20 +99,23 @@ class Table:
             raise DataError([Problem("E102", what, self.name, "rename the column")])
 
     def with_rows(self, frame: pd.DataFrame) -> "Table":
-        """The table with the rows of ``frame``, whose index holds the row of this table that each was made of."""
+        """Return the table with the rows of ``frame``.
+
+        The index of ``frame`` holds, for each of its rows, the number of the row of this table it was made from.
+        """
         made_of = frame.index.to_numpy()
         lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
         rows = made_of if rows is None else rows
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
     def row_name(self, row: int) -> str:
-        """The row of the source, counted from 1, that a row was made of."""
+        """Return the number, counted from 1, of the source row from which a row was made."""
         return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
 
     def noted(
         self, code: str, what: str, remedy: str = "nothing", fix: Mapping[str, Any] | None = None
     ) -> "Table":
-        """The table with a notice of how it was read."""
+        """Return the table with one more notice about how it was read."""
         note = Problem(code, what, self.name, remedy, len(self.frame), fix=fix or {})
         return replace(self, notes=(*self.notes, note))
 
@@ -113,9 +125,9 @@ _WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA
 
 
 def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
-    """Number of each value, and the distinct values in order of first appearance.
+    """Return the number of each value and the distinct values in order of first appearance.
 
-    Of texts, pandas before 3 compares what stands before a NUL: `pandas.factorize` takes others for equal.
+    `pandas.factorize` is not used because pandas before version 3 compares texts only up to the first NUL character.
     """
     places: defaultdict[Hashable, int] = defaultdict()
     places.default_factory = places.__len__
@@ -124,16 +136,16 @@ def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
 
 
 def as_objects(values: Iterable[Any]) -> Objects:
-    """A one-dimensional object array, also of lists of equal length."""
+    """Return the values as a one-dimensional object array, even if they are lists of equal length."""
     return np.fromiter(values, dtype=object)
 
 
 def as_ids(column: Iterable[Any]) -> Objects:
-    """Identifiers as text, None where there is none.
+    """Return the identifiers in a column as text, with None for missing identifiers.
 
-    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them. Text stays as it is, but
-    an accented letter is one character (Unicode's NFC), however the program that wrote the text composed the letter.
-    Blank cells and the words that programs write for a missing value count as missing.
+    Whole numbers are written without the decimal point that pandas adds if another cell of the column is empty. Text
+    is normalized to Unicode's form NFC, in which an accented letter is one character, and otherwise stays unchanged.
+    Blank cells and the usual words for missing values, such as ``NA`` and ``null``, count as missing.
     """
     cells = pd.Series(column, dtype=object).to_numpy(copy=True)
     cells[pd.isna(cells)] = None
@@ -148,26 +160,27 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
+    # No file can hold half of a surrogate pair, and pandas 2 compares texts only up to a NUL. Write both as codes.
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     text = normalize_text(text, "NFC")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 
 def text_key(value: Any) -> str:
-    """A text that identifies a text or a list of messages."""
+    """Return a string that identifies a text or a list of chat messages."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def cell_key(value: Any) -> str:
-    """A text that identifies any cell, also a cell that JSON cannot write."""
+    """Return a string that identifies any cell, even a cell that cannot be written as JSON."""
     return value if isinstance(value, str) else repr(value)
 
 
 def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
-    """The number of each cell's text or chat messages, -1 where there is none, and the distinct ones; the last is None.
+    """Return the number of each cell's content, and the array of distinct contents.
 
-    Where a cell holds neither, a `ValueError` says why in their place.
+    A content is a text or a list of chat messages. Empty cells have the number -1, which is the index of None at the
+    end of the array. If a cell holds anything else, its content is a `ValueError` that states the reason.
     """
     others: dict[Hashable, Any] = {}
 
@@ -176,7 +189,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
             return None
         try:
             messages = as_messages(cell)
-            # a text may look like messages that are written as JSON
+            # the tag "messages" keeps this key distinct from a text that is the same JSON
             key: Hashable = "messages", text_key(messages)
             others[key] = messages
         except (ValueError, TypeError, RecursionError) as error:
@@ -184,7 +197,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
             others[key] = ValueError(str(error))
         return key
 
-    # most cells hold a text that another one has held
+    # most texts occur in several cells
     numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
     values = as_objects([*(others.get(key, key) for key in keys), None])
     half = ValueError("it holds half of a surrogate pair, which is no character")
@@ -196,10 +209,10 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
 
 
 def as_messages(cell: Any) -> list[dict[str, Any]]:
-    """Chat messages as plain dicts whose contents are text.
+    """Return the chat messages in a cell as plain dicts whose contents are text.
 
-    A message alone is a list of one. Keys without a value, which columnar files add, are left out; text parts of a
-    content are joined.
+    A single message becomes a list with one message. The text parts of a content are joined. Keys without a value,
+    which columnar files add, are left out. A cell that holds anything else raises a `ValueError`.
     """
     if isinstance(cell, Mapping):
         cell = [cell]
@@ -210,7 +223,7 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
 
 def _message(message: Any) -> dict[str, Any]:
     if isinstance(message, Mapping) and "from" in message:
-        # as ShareGPT has it
+        # the ShareGPT format
         role = _ROLES.get(message["from"], message["from"])
         message = {"role": role, "content": message.get("value")}
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
@@ -230,9 +243,9 @@ def _message(message: Any) -> dict[str, Any]:
     return others | {"role": role, "content": content}
 
 
-MOST_LABELS = 12  # of one question
+MOST_LABELS = 12  # largest number of distinct labels in a column of votes
 FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # shares of rows
-MANY_ROWS = 1000
+MANY_ROWS = 1000  # rows at the beginning of a table that are enough for most checks
 
 
 _LARGEST_RATING = 10
@@ -244,14 +257,14 @@ _TICKED = {**dict.fromkeys((*YES, "x", "✓", "✔"), 1), **dict.fromkeys(NO, 0)
 _NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 
 
-_USUAL_TEXT = 15  # characters of a text, at the least
+_USUAL_TEXT = 15  # smallest median length of the texts in a column of texts, in characters
 
 
-_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
+_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
 
 
 def ids_in(column: pd.Series) -> pd.Series:
-    """A column as ids, without any where it holds lists or objects."""
+    """Return a column as ids; all ids are None if a cell holds a list or an object."""
     try:
         return pd.Series(as_ids(column), column.index, dtype=object)
     except ValueError:
@@ -259,7 +272,10 @@ def ids_in(column: pd.Series) -> pd.Series:
 
 
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
-    """Rows in which two columns hold the same text, see `is_same_text`; no row in which the first one is empty."""
+    """Return for each row whether two columns hold the same text (see `is_same_text`).
+
+    The result is False in rows in which the first column is empty.
+    """
     is_there = column.notna().to_numpy()
     cells = zip(map(cell_key, column[is_there]), map(cell_key, other[is_there]), strict=True)
     are_equal = np.zeros(len(column), dtype=bool)
@@ -268,7 +284,7 @@ def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
 
 
 def is_same_text(cell: str, text: str) -> bool:
-    """Whether a cell is a text, apart from white space, or the beginning of one that is cut off by dots."""
+    """Return whether a cell equals a text apart from white space, or is the beginning of the text followed by dots."""
     cell, text = (" ".join(each.split()) for each in (cell, text))
     beginning = cell.removesuffix("...").removesuffix("\u2026").rstrip()
     is_cut = len(beginning) >= _USUAL_TEXT and beginning != cell
@@ -276,8 +292,8 @@ def is_same_text(cell: str, text: str) -> bool:
 
 
 def few_labels(column: pd.Series) -> list[str]:
-    """The distinct labels of a column; empty where there are more than one question has."""
-    # most columns of other cells are known by their beginning
+    """Return the distinct labels of a column, or an empty list if there are more than `MOST_LABELS`."""
+    # the first rows are enough to rule out most other columns
     for cells in (column[:MANY_ROWS], column):
         labels = [*ids_in(cells).dropna().unique()]
         if len(labels) > MOST_LABELS:
@@ -286,7 +302,7 @@ def few_labels(column: pd.Series) -> list[str]:
 
 
 def are_votes(column: pd.Series) -> bool:
-    """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
+    """Return whether a column holds nothing but labels of sides and ratings on a small scale."""
     labels = few_labels(column)
     numbers = [number_of(label) for label in labels if side_of(label) is None]
     are_numbers = labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
@@ -294,7 +310,7 @@ def are_votes(column: pd.Series) -> bool:
 
 
 def holds_texts(column: pd.Series) -> bool:
-    """Whether the cells of a column are longer than labels."""
+    """Return whether most cells of a column are texts or chats, which are longer than labels."""
     texts = [cell for cell in column if isinstance(cell, str) and _WORDS.search(cell)]
     chats = [*filter(is_chat, column)]
     lengths = [len(str(cell)) for cell in texts + chats]
@@ -302,7 +318,7 @@ def holds_texts(column: pd.Series) -> bool:
 
 
 def as_numbers(column: pd.Series) -> Floats:
-    """A column as numbers, NaN where a cell holds none; of texts also with decimal commas."""
+    """Return a column as numbers, with NaN for a cell without a number. Texts may have a decimal comma."""
     found: Floats = pd.to_numeric(column, errors="coerce").to_numpy(
         dtype=np.float64, na_value=np.nan, copy=True
     )
@@ -313,9 +329,10 @@ def as_numbers(column: pd.Series) -> Floats:
 
 
 def as_ratings(column: pd.Series) -> Floats:
-    """Ratings as numbers: numbers, ticks, grades in words, and numbers that stand before their meaning.
+    """Return the ratings in a column as numbers.
 
-    The only negative number of a column is no rating if it is one of those that stand for a missing value.
+    A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If a column has only one
+    distinct negative number, and this is a usual code for a missing value such as -99, its cells become NaN.
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
@@ -332,17 +349,17 @@ def as_ratings(column: pd.Series) -> Floats:
 
 
 def are_no_votes(name: str, column: pd.Series) -> bool:
-    """Whether a column holds ids, times, counts, or what people say of themselves, and so neither votes nor texts."""
+    """Return whether a column cannot hold votes or texts, because it holds ids, dates, counts or data about people."""
     if has_word(name, OTHER_NAMES) and not (names_vote(name) and direction_of(name)):
         return True
     numbers = as_numbers(column[:MANY_ROWS])
     if len(numbers) > MOST_LABELS and np.mean(np.diff(numbers) > 0) > 0.5 + FEW_ROWS:
-        return True  # what grows from row to row counts something
+        return True  # a number that mostly grows from row to row is a counter
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna()]
     return cells != [] and all(map(DATE.match, cells))
 
 
-# words in the names of columns that hold no votes
+# words in the names of columns that do not hold votes
 OTHER_NAMES = re.compile(
     "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
     "elo|ratio|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
@@ -382,18 +399,21 @@ OF_PEOPLE = re.compile(
 _PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
 
 
-_MOST_SIDES = 30  # columns that may be answers or their names, with which others are compared
+_MOST_SIDES = (
+    30  # largest number of columns of answers, or of their names, with which other columns are compared
+)
 _NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|generator|policy")
 
 
 def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
-    """Columns that hold nothing but labels of a side, ratings on a small scale, or what one of two columns holds.
+    """Return the columns that hold nothing but votes.
 
-    Where there are none, columns that hold the same two or three words.
+    A vote is a label of a side, a rating on a small scale, or a copy of the preferred answer or of its model's name.
+    If no column holds votes, return the columns that share the same two or three words with another column.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
-    # each column is compared with each side: the time must not grow with the square of the width of a table
+    # every column is compared with every side, and the time must not grow with the square of the number of columns
     if len(sides) > _MOST_SIDES:
         sides = models[:_MOST_SIDES]
 
@@ -414,7 +434,11 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 
 
 def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Of columns of votes the most that share half of their labels and, where names are numbered, the name."""
+    """Return the largest set of columns of votes that are alike.
+
+    Columns are alike if they share at least half of their labels. If some names differ only in a number at their end,
+    columns that are alike must also have the same name without the number.
+    """
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
     kinds: dict[tuple[frozenset[str], str], list[str]] = {}
@@ -431,9 +455,9 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    """Of columns those that tell most clearly which side was preferred, by what they hold, then by their names."""
+    """Return the columns that show most clearly which side was preferred, by their cells and then by their names."""
     sides = [theirs[ours] for ours in PAIR[1:] if ours in theirs]
-    # rows without answers, as of other trials, are no votes
+    # rows without answers, such as other trials of an experiment, are not votes
     frame = frame[frame[sides].notna().any(axis=1)] if sides else frame
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
@@ -448,7 +472,7 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
     best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
-    # of two columns of words one may hold people, whose ids no message shows
+    # If two columns hold words, one of them may hold annotators, whose ids must not appear in messages.
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best
     words = [frozenset(few_labels(frame[name])) for name in best]
@@ -456,7 +480,7 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
 
 
 def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]) -> int:
-    """How clearly a column tells which side was preferred; 0 where it does not."""
+    """Return how clearly a column shows which side was preferred, from 0 (not at all) to 3 (it names the sides)."""
     column = frame[name]
     texts = [theirs[ours] for ours in (*PAIR[1:], *MODELS) if ours in theirs]
     if not names_vote(name) and any(name in pair for pair in names_of_sides(frame)):
@@ -468,7 +492,7 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
         return 0
     labels = few_labels(column)
     if len(labels) == 1 < len(column) and not names_vote(name):
-        return 0  # the same in each row, such as the number of a session
+        return 0  # the cells are the same in every row, such as the number of a session
     if direction_of(name):
         return NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
@@ -478,13 +502,16 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
     called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
     if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
         return NAMES_SIDES
-    found = as_numbers(column)  # as from a slider, and no ids
+    found = as_numbers(column)  # numbers of a slider repeat, numbers that are ids do not
     is_scale = (np.abs(found) <= _LARGEST_SCALE).all() and 3 < len(np.unique(found)) < len(found)
     return 2 if are_votes(column) else int(len(labels) in _FEW_WORDS or is_scale)
 
 
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Columns of votes without parts of one object that name the same side as an earlier part in every row."""
+    """Return the columns of votes without copies.
+
+    A column is a copy if another part of the same object before it names the same side in every row.
+    """
     found: dict[tuple[str, ...], str] = {}
     for name in names:
         sides = tuple((side_of(str(cell)) or (str(cell),))[0] for cell in frame[name])
@@ -493,7 +520,10 @@ def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Pairs of columns that name the two responses of a row: ids, models or sources, as labels may."""
+    """Return the pairs of columns that name the two responses of a row by their ids, models or sources.
+
+    Labels of votes may be such names.
+    """
 
     def holds_words(name: str) -> bool:
         cells = frame[name][:MANY_ROWS]
@@ -511,7 +541,10 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = NEARLY_ALL) -> bool:
-    """Whether two columns hold a number, or a tick, of each answer in most cells; of ticks at most one in a row."""
+    """Return whether two columns rate the two answers of a row.
+
+    Nearly all cells hold numbers, or nearly all rows have a tick and fewer than 10 % of the rows have two.
+    """
     is_of_people = not has_word(pair[0], MACHINES)
     if not is_of_people or any(are_no_votes(name, frame[name]) for name in pair):
         return False
@@ -519,7 +552,7 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
     cells = pd.concat([frame[name] for name in pair])
     is_number = np.isfinite([a, b])
     values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
-    # beside a tick an empty cell says no
+    # an empty cell in the same row as a tick means no
     is_said = is_number.any(axis=0) if values <= {0.0, 1.0} else is_number
     if not len(a) or is_said.mean() < filled or is_number.sum() < NEARLY_ALL * cells.notna().sum():
         return False
@@ -530,14 +563,17 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
 
 
 def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups:
-    """The columns in which each of several people rates the two answers, by what their names have beside the side."""
+    """Return the pair of columns in which each annotator rates the two answers.
+
+    The name of a column contains the side and the annotator. The result is empty for fewer than two annotators.
+    """
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # each word of a name may be the side: a name of very many words is none
+    # any word of a name may be the side; very long names are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
-    # letters before numbers, and the last word first: people are numbered too
+    # try letters before numbers and the last word first, because annotators may also be numbered
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
@@ -551,9 +587,10 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
 
 
 def likely_annotators(table: Table) -> list[str]:
-    """Of a table under our names the columns that very likely say who voted, those that are called so first.
+    """Return the columns that very likely name the annotators, in a table whose columns have badpo's names.
 
-    Where several votes were made of one row, columns that differ between these.
+    Columns that are named after annotators come first. If several votes come from one row of the source, only columns
+    that differ between votes from the same row are returned.
     """
     frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*PAIR, "response", "chosen", "rejected") if ours in frame]
@@ -567,16 +604,17 @@ def likely_annotators(table: Table) -> list[str]:
         how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
     if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
         return sorted(found, key=lambda name: how[name] != "called")
-    # names of people only in the one column that could hold them
+    # accept names of people only if exactly one column could hold them
     named = [name for name in how if how[name] == "names"]
     return named if len(named) == 1 else []
 
 
 def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
-    """How a column tells people: called so, crossed with comparisons, as codes such as ``p07``, as names, or empty.
+    """Return the reason why a column may hold annotators, or an empty string if there is none.
 
-    Values that all differ, dates, texts and what the prompt decides are no people. Of votes on the same comparisons,
-    no two share a value of a crossed column.
+    The reasons are ``called`` (the column is named after annotators), ``crossed`` (no two votes on the same comparison
+    share a value), ``codes`` (codes such as ``p07``) and ``names`` (names of people). Dates, values that rarely repeat
+    and values that follow from the prompt are not annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()
     n, labels = ids.nunique(), ids.unique()
@@ -608,7 +646,7 @@ def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Ser
 
 
 def open_columns(table: Table) -> list[str]:
-    """Columns of a recognised table that hold no votes, no texts and not another value in each row."""
+    """Return the unused columns of a recognised table that hold neither votes nor texts nor a unique id in each row."""
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
     votes = columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
@@ -617,14 +655,17 @@ def open_columns(table: Table) -> list[str]:
 
 
 def unused_columns(table: Table) -> tuple[str, ...]:
-    """Of a recognised table the columns that may say who voted, the likeliest first."""
+    """Return the unused columns of a recognised table that may name the annotators, the likeliest column first."""
     free = open_columns(table)
     return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *free]))
 
 
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
-    """Whether a column may hold groups of annotators: few labels, one for each annotator, and fewer than annotators."""
-    # most columns that hold something else are known by their beginning
+    """Return whether a column may hold groups of annotators.
+
+    Every annotator has one label, and there are at least two labels, but fewer labels than annotators.
+    """
+    # the first rows are enough to rule out most other columns
     if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
         return False
     labels = few_labels(frame[name])
@@ -634,16 +675,16 @@ def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
 
 
 class Findings:
-    """A table, the pseudonym of each row's annotator once known, and what is wrong."""
+    """A table, the pseudonyms of its annotators as soon as they are known, and the problems found in the table."""
 
     def __init__(self, table: Table, drops_bad_rows: bool = False):
         self.table, self.frame = table, table.frame
         self.pseudonyms = np.full(len(table.frame), None, dtype=object)
-        self.raw_ids = self.pseudonyms  # of the same rows, but of models, which are named
+        self.raw_ids = self.pseudonyms  # ids of the annotators of the same rows; models keep their names
         self.problems: list[Problem] = [*table.notes]
         self.drops_bad_rows = drops_bad_rows
-        self.bad = np.full(len(table.frame), None, dtype=object)  # why a row is left out
-        self.kept: list[str] = []  # columns that go along
+        self.bad = np.full(len(table.frame), None, dtype=object)  # reason why a row is left out, or None
+        self.kept: list[str] = []  # further columns that are kept in the judgments
 
     def rows(
         self,
@@ -654,15 +695,15 @@ class Findings:
         remedy: str,
         fix: Json | None = None,
     ) -> None:
-        """Note a problem of the rows where ``rows`` is True, with their count; nothing when there is none.
+        """Add a problem with the number of rows for which ``rows`` is True, if there are any.
 
-        Where bad rows are to be dropped, those of an error are marked instead.
+        If bad rows are dropped, the rows of an error are marked in ``bad`` and no problem is added.
         """
         index = np.flatnonzero(rows)
         if not len(index):
             return
         if code[0] == "E" and self.drops_bad_rows:
-            # without the labels, which may be anything: reasons stand on pages that are passed on
+            # leave out labels, which may be private: the reasons appear on pages that users share
             self.bad[index] = "bad row: " + what.partition(' "')[0]
             return
         if code[0] == "E" and fix is None and len(index) <= max(1, FEW_ROWS * len(rows)):
@@ -680,7 +721,10 @@ class Findings:
         rows: Any = (),
         fix: Json | None = None,
     ) -> None:
-        """Note a problem with a count of its own; ``rows`` (0-based) are named with lines and pseudonyms."""
+        """Add a problem with the given count.
+
+        The message names the ``rows``, which are counted from 0, with their lines and pseudonyms.
+        """
         where, lines = self.table.name, self.table.lines
         if column:
             where += f', column "{self.table.theirs.get(column, column)}"'
@@ -689,7 +733,7 @@ class Findings:
             who = zip(shown, self.pseudonyms[shown], strict=True)
             named = [self.table.row_name(row) + f" [{name}]" * (name is not None) for row, name in who]
             where += f", row{'s' * (n > 1)} {listed(named, n)}"
-            # a header is a line, and cells may hold breaks
+            # lines differ from rows if the file has a header or line breaks in cells
             if lines is not None and (lines[shown] != shown + 1).any():
                 told = [f"{line:,}" for line in lines[shown]]
                 where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
@@ -697,9 +741,10 @@ class Findings:
         self.problems.append(problem)
 
     def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
-        """A column of ids or labels, None where there is none; with a remedy, rows without one are noted.
+        """Return a column of ids or labels, with None for missing ones.
 
-        Where the table has no such column, or one that holds something else, which is noted, nobody has one.
+        If ``remedy`` is given, rows without an id are added as a problem. If the column holds lists or objects, this is
+        added as a problem. In this case, and if the table has no such column, all ids are None.
         """
         ids = np.full(len(self.frame), None, dtype=object)
         if name not in self.frame:
@@ -713,26 +758,26 @@ class Findings:
         return ids
 
     def stop_at_errors(self) -> None:
-        """Raise `DataError` with everything found, errors first, when there is an error."""
+        """Raise a `DataError` with all problems, errors first, if one of them is an error."""
         if any(problem.severity == "error" for problem in self.problems):
             raise DataError(worst_first(self.problems))
 
 
 def is_message(cell: Any) -> bool:
-    """Whether a cell is a chat message: an object that says who speaks."""
+    """Return whether a cell is a chat message: an object that names its speaker."""
     return isinstance(cell, dict) and not {"role", "from"}.isdisjoint(cell)
 
 
 def is_chat(cell: Any) -> bool:
-    """Whether a cell is a list of chat messages."""
+    """Return whether a cell is a list of chat messages."""
     return isinstance(cell, list) and any(map(is_message, cell[:1]))
 
 
 def parsed(text: str) -> Any:
-    """What a text is as JSON, or as Python and numpy write lists; None where it is neither."""
+    """Return the value of a text in JSON, or in the notation of Python and numpy for lists; None for other texts."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
-        # Python warns of odd backslashes
+        # Python warns about invalid escape sequences
         with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
             return read(written)
     return None
