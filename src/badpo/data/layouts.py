@@ -1,4 +1,4 @@
-"""The layout of a table's votes: its columns under badpo's names, the columns that are missing, a row for each vote."""
+"""Recognise the layout of a table: rename its columns, report missing columns and give each vote a row."""
 
 import itertools
 import re
@@ -110,11 +110,11 @@ _LENGTHS = re.compile(
 def find_misnamed(
     frame: pd.DataFrame, columns: Sequence[tuple[str, str | None]], where: str
 ) -> list[Problem]:
-    """What is wrong with names of columns, and what to do."""
+    """Return the problems of the column names that the user gave, with a remedy for each."""
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     found = [str(name) for name in frame.columns]
     absent = {column for _, column in columns if column is not None and column not in found}
-    # what the caller wrote in another case is no secret
+    # messages may quote a column whose name the caller wrote in another case
     asked = [name for name in found if folded(name) in {*map(folded, absent)}]
     shown = _nameable_columns(frame, asked) if absent else []
     for ours, column in columns:
@@ -144,7 +144,10 @@ def find_misnamed(
 
 
 def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
-    """The columns that a table lacks, with those that may be meant: written alike, or holding what they would hold."""
+    """Return the problem (E101) that names the missing columns of a table.
+
+    The problem proposes columns with similar names or with the expected content.
+    """
     frame = table.frame
     fix = _propose_columns(frame, theirs, missing)
     columns = fix.get("columns", {})
@@ -174,16 +177,16 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
 
 
 def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
-    """Options that map what is missing to columns that are written alike or hold what it would hold; maybe not all.
+    """Return options that map missing columns to columns with similar names or with the expected content.
 
-    Two text columns whose names differ only in the side (such as ``text_1`` and ``text_2``) hold the answers. If there
+    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as ``text_1`` and ``text_2``) hold the answers. If there
     are none, the first text column is the prompt and the next two are the answers. Two columns of numbers or ticks
     whose names differ only in the side rate the two answers. Among the other columns, the column that shows most
     clearly which side was preferred holds the votes.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
-    # one of many columns of the same kind is not the one that is missing
+    # if many columns are alike, none of them is the missing column
     several = {*most_alike(frame, votes)} if len(votes) > 2 else {*()}
     columns = alike(missing, [name for name in free if name not in several])
     columns = {
@@ -200,17 +203,17 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     if "winner" in missing and {*PAIR[1:]} <= {*theirs, *columns}:
-        # the text of a judge may end in a verdict
+        # a text in which a judge gives a verdict is a vote
         texts = [name for name in texts if clearness_of_votes(frame, name, {}) < NAMES_SIDES]
     if lacks == ["prompt"]:
         texts = [name for name in texts if not has_word(name, OTHER_NAMES)]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
-        # prompts may be short, and are no ids
+        # the texts of prompts may be short, but they are not ids
         many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
         many = [name for name in many if not are_no_votes(name, frame[name])]
         texts = [*many[:1], *texts]
     if lacks == ["prompt"] and texts:
-        # what stands before the answers; remarks stand after them
+        # the first text column is the prompt, because remarks follow the answers
         texts = texts[:1]
     if lacks == ["prompt"] and not texts:
         texts = _ids_of_comparisons(frame, {**theirs, **columns}, free)[:1]
@@ -248,7 +251,10 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
 def _is_of_one_person(
     frame: pd.DataFrame, votes: Sequence[str], others: Sequence[str], theirs: Mapping[str, str]
 ) -> bool:
-    """Whether the one column of votes may be called like the person who voted, and no other says who did."""
+    """Return whether the only column of votes may be named after its annotator.
+
+    The result is False if another column may hold the annotators.
+    """
     if "annotator" in theirs or len(votes) != 1 or votes[0] in _nameable_columns(frame, []):
         return False
     ids = [ids_in(frame[name]).dropna() for name in others if not has_word(name, OTHER_NAMES)]
@@ -258,7 +264,10 @@ def _is_of_one_person(
 def _ids_of_comparisons(
     frame: pd.DataFrame, theirs: Mapping[str, str], free: Sequence[str]
 ) -> list[str]:
-    """Columns of ids that tell comparisons apart as prompts do: one id for equal answers, and two answers for an id."""
+    """Return the columns of ids that can stand for the prompts.
+
+    Equal answers always have the same id. If each row has only one answer, most ids have several answers.
+    """
     sides = [theirs[ours] for ours in TEXTS if ours in theirs]
     if not sides:
         return []
@@ -276,10 +285,10 @@ def _ids_of_comparisons(
 
 
 def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
-    """The columns whose names a message may quote: none that may be called like the person who voted in it.
+    """Return the columns whose names a message may quote.
 
-    A column of labels may hold the votes of one person. Its name is quoted if it is ``known``, one of our names
-    written otherwise, or made of nothing but common words.
+    A column of labels may hold the votes of one person and have the name of this person. A message quotes the name of
+    such a column only if it is ``known``, if it is a variant of one of badpo's names, or if all its words are common.
     """
     ours = (*KNOWN, *ANSWERS, *MODELS, *OF_ONE_ANSWER)
     like_ours = {*columns_named([*frame], ours).values(), *alike(ours, [*frame]).values(), *known}
@@ -298,7 +307,7 @@ def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
 
 
 def list_columns(frame: pd.DataFrame, known: Sequence[str]) -> str:
-    """The names of columns that a message may quote, and how many others there are."""
+    """Return the column names that a message may quote, and the number of further columns."""
     shown = _nameable_columns(frame, known)
     n_others = len(frame.columns) - len(shown)
     others = counted(n_others, "further column") if n_others else ""
@@ -328,12 +337,12 @@ _SUMS = re.compile(
 def recognise(
     table: Table, columns: Mapping[str, str | None] | None = None, layout: str | None = None
 ) -> Table:
-    """The table with its columns under our names, others under their own, and one row for each vote.
+    """Return the table with one row for each vote and with badpo's names for the columns that badpo recognises.
 
-    ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
-    columns that are missing (E101) or misnamed (E103).
+    Other columns keep their names. ``columns`` maps badpo's names to the table's names; the value None leaves a column
+    unused. A `DataError` lists all columns that are missing (E101) or misnamed (E103).
     """
-    # a recipe may have a number for the name of a column
+    # a recipe may write the name of a column as a number
     columns = {ours: name if name is None else str(name) for ours, name in (columns or {}).items()}
     people: list[str] = []
     if layout == "wide":
@@ -384,7 +393,10 @@ def recognise(
 
 
 def _with_distinct_names(table: Table) -> Table:
-    """The table with a number behind names that stand twice; a `DataError` (E103) if they could be one of ours."""
+    """Return the table with a number after every repeated column name.
+
+    A `DataError` (E103) is raised if a repeated name could be one of badpo's names.
+    """
     found = [str(name) for name in table.frame]
     twice = sorted({name for name in found if found.count(name) > 1})
     if problems := [
@@ -401,28 +413,31 @@ def _with_distinct_names(table: Table) -> Table:
 def _find_columns(
     table: Table, free: Sequence[str], columns: Mapping[str, str | None], layout: str | None
 ) -> tuple[Table, dict[str, str], dict[str, str]]:
-    """Our names and the column that each stands for, which the table notes, and columns of three or more answers."""
+    """Return the table, the column for each of badpo's names, and the columns of three or more answers.
+
+    A notice of the table lists the recognised columns.
+    """
     told = {ours: name for ours, name in columns.items() if name is not None}
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
     winner = theirs.get("winner", "")
     labels = few_labels(table.frame[winner]) if winner and winner not in told.values() else []
     if len(labels) == 1 < len(table.frame) and side_of(labels[0]) is None:
-        # what is the same in each row and names no side is no vote
+        # a column that has the same label in every row and names no side does not hold votes
         theirs = told | columns_named([name for name in free if name != winner], wanted)
     answered = [theirs[ours] for ours in (*PAIR[1:], "chosen") if ours in theirs]
     if answered and "prompt" in theirs and "prompt" not in told:
-        # other rows may have prompts and no answers
+        # ignore a column of prompts that is empty in nearly all rows with answers
         has_answers = table.frame[answered].notna().any(axis=1)
         if table.frame[theirs["prompt"]][has_answers].isna().mean() > NEARLY_ALL:
             del theirs["prompt"]
     if "chosen" in theirs and "winner" not in theirs:
-        # a label of one of two answers, and no text of its own
+        # "chosen" may hold the label of the preferred answer instead of its text
         is_beside = {*PAIR[1:]} <= {*theirs} and are_votes(table.frame[theirs["chosen"]])
         if is_beside or "rejected" not in theirs:
             theirs["winner"] = theirs.pop("chosen")
     if {*MODELS} <= {*theirs} and "response_a" not in {*theirs, *columns}:
-        # the answers may stand under the names of the models
+        # columns that are named after the models may hold the answers
         texts = [theirs[model] for model in MODELS]
         if all(holds_texts(table.frame[name]) for name in texts):
             theirs = {ours: name for ours, name in theirs.items() if ours not in MODELS}
@@ -431,7 +446,7 @@ def _find_columns(
         table.frame[:MANY_ROWS], [name for name in free if name != theirs.get("prompt")]
     )
     if not answers and not {"response_a", "rejected"} & {*theirs}:
-        # a row is one answer, and others to its prompt stand in other rows
+        # each row may hold one answer, and other rows the other answers to the same prompt
         left = [name for name in free if name not in theirs.values()]
         texts = [name for name in left if holds_texts(table.frame[name])]
         texts = texts or [name for name in left if not are_votes(table.frame[name])]
@@ -441,10 +456,10 @@ def _find_columns(
             if "winner" in theirs:
                 theirs["rating"] = theirs.pop("winner")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
-        # beside a winner they are columns like any other
+        # if the table has a winner, ratings, ranks and counts of votes are ordinary columns
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     if "annotator" not in {*theirs, *columns}:
-        # several parts of an object may name the same people
+        # several parts of an object may name the same annotators
         people = [name for name in like_annotators(free) if name not in theirs.values()]
         ids = [ids_in(table.frame[name]) for name in people]
         if len(ids) > 1 and ids[0].notna().any() and all(ids[0].equals(other) for other in ids):
@@ -452,7 +467,7 @@ def _find_columns(
     recognised = {ours: name for ours, name in theirs.items() if name not in (ours, told.get(ours))}
     group = recognised.get("annotator_class")
     if group and not are_groups(table.frame, group, theirs.get("annotator")):
-        # called like one, and says something of the vote
+        # the column is named like a group of annotators, but describes the vote
         del recognised["annotator_class"], theirs["annotator_class"]
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
@@ -461,7 +476,10 @@ def _find_columns(
 
 
 def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
-    """The columns with one that very likely says who voted, if no name of a column did, which the table notes."""
+    """Return the table and its columns, with the column that very likely names the annotators, if there is one.
+
+    The column is recognised by its content or its name. A notice of the table names the column.
+    """
     beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
     has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
     likely = likely_annotators(_renamed(beginning, theirs)) if has_texts else []
@@ -474,26 +492,29 @@ def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
 
 
 def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layout: str | None) -> Table:
-    """The table with one row for each vote, in whichever layout its columns are complete, or lack least."""
+    """Return the table with one row for each vote, read in the layout of which the fewest columns are missing.
+
+    A `DataError` lists the missing columns, if there are any.
+    """
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
-    # conversations begin with their prompt
+    # if the answers are conversations, the prompt is their beginning
     first = theirs.get("response_a")
     has_chats = first is not None and bool(table.frame[first].map(is_chat).mean() >= NEARLY_ALL)
     there = {*theirs, *["prompt"] * has_chats}
     lacks = {kind: [name for name in names if name not in there] for kind, names in REQUIRED.items()}
     others = [name for name in table.frame if name not in theirs.values()]
     if "rating_a" not in told and not lacks["ratings"] and columns_of_votes(table.frame, others):
-        # ratings beside votes are no votes
+        # if another column holds votes, the ratings are not the votes
         del lacks["ratings"]
     low = "rank" if which_wins(theirs.get("rating_a", "")) == "low" else ""
     if low and not {"rating_a", "rank_a"} & {*told}:
-        # a legend says that the lower number is the better one
+        # the name of the column says that the lower number is better
         theirs = {ours.replace("rating_", "rank_"): name for ours, name in theirs.items()}
         lacks["ranks"] = lacks.pop("ratings", [])
     of_sides = itertools.chain(*columns_of_sides([] if "response_a" in theirs else others))
     if "response" not in told and any(holds_texts(table.frame[name]) for name in of_sides):
-        # both answers stand in one row
+        # each row holds both answers
         del lacks["rated answers"], lacks["ranked answers"]
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
@@ -503,7 +524,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     turned: Json = {}
     if kind in ("rated answers", "ranked answers"):
         number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
-        # of a column for each annotator no name says so
+        # the wide layout has a column for each annotator and no single column of ratings
         turned = {} if layout == "wide" else {"columns": {other: theirs[number]}}
         table, theirs = _answers_beside(table, theirs, number)
         kind = f"{number}s"
@@ -520,11 +541,11 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
 
 
 def _with_flags(table: Table) -> Table:
-    """The table with what other columns say of its votes: that a vote is a tie, or that the sides were exchanged.
+    """Return the table with the ties and the exchanged sides that further columns mark.
 
-    If labels name places such as left and right, or count from 0, and the columns of the answers do not, only the user
-    knows whether the places are those on the screen. In exchanged rows such labels get a mark, so that nothing is read
-    before the user explains them.
+    Labels may name places such as left and right, or count from 0, while the columns of the answers do not. Then only
+    the user knows whether the labels mean places on the screen. In rows with exchanged sides such labels get a mark, so
+    that badpo does not read them before the user explains them.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -560,19 +581,19 @@ def _with_flags(table: Table) -> Table:
 
 
 def _ticked(column: pd.Series) -> NDArray[np.bool_]:
-    """The rows in which a column of ticks has one; no row of another column."""
+    """Return for each row whether a column of ticks has a tick; False for all rows if the column holds other cells."""
     ticks = as_ratings(column)
     is_ticked: NDArray[np.bool_] = (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
     return is_ticked
 
 
 def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_]:
-    """The rows in which a column says that the sides were exchanged, ``words`` being the words in its name.
+    """Return for each row whether a column says that the sides were exchanged.
 
-    The column has a tick, an order such as ``BA`` or ``[1, 0]``, or the answer that stood in the place that its name
-    says, as ``left_is``.
+    ``words`` are the words in the name of the column. The column holds ticks, orders such as ``BA`` or ``[1, 0]``, or
+    the answer shown in the place that its name mentions, such as ``left_is``.
     """
-    # of a list as of a text only the letters and digits count
+    # lists are read as texts, of which only the letters and digits count
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
     cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)
@@ -592,7 +613,7 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
 
 
 def _with_names_of_places(table: Table) -> Table:
-    """The table with names of answers for labels of places, if columns such as ``left_model`` say what stood there."""
+    """Return the table with the answers instead of places as labels, if columns such as ``left_model`` name them."""
     frame, kind = table.frame, table.kind
     if kind != "a_b" or "winner" not in frame:
         return table
@@ -600,7 +621,7 @@ def _with_names_of_places(table: Table) -> Table:
     labels = {label: side for label in few_labels(frame["winner"]) if (side := side_of(label))}
     names = {*called}
     if not {"a", "b"} & {word for _, word in labels.values()}:
-        # beside places such as left and right, also the words in which the names differ
+        # if labels name places such as left and right, accept also the words in which the names of the answers differ
         names |= {*called[0].split("_")} ^ {*called[1].split("_")}
     if any(word in form.split("_") for _, word in labels.values() if word for form in called):
         return table
@@ -615,10 +636,10 @@ def _with_names_of_places(table: Table) -> Table:
 
 
 def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
-    """The table with the texts of the row above in rows that have a vote and no texts, as merged cells leave them.
+    """Return the table with empty texts filled from the row above, if a file with merged cells left them empty.
 
-    Every row has an annotator and a label that a row with texts has too, and no annotator has two votes below one row
-    of texts.
+    The table stays unchanged unless every row has an annotator and a label that also occurs in a row with texts, and no
+    annotator has two votes on the same texts.
     """
     frame = table.frame
     texts = [theirs[ours] for ours in PAIR if ours in theirs]
@@ -637,7 +658,10 @@ def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
 
 
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
-    """The table without rows that are empty in all of these columns of texts: totals, other trials of an experiment."""
+    """Return the table without the rows in which all given columns of texts are empty.
+
+    Such rows are totals or other trials of an experiment.
+    """
     is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
     if is_empty.all() or not is_empty.any():
         return table
@@ -650,18 +674,18 @@ def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
 
 
 def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
-    """The table with our names of its columns."""
+    """Return the table with badpo's names for the recognised columns."""
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
     return replace(table, frame=used, theirs=theirs)
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------
-# Each gives the table with one row for each vote, and our names of its columns.
+# Each function returns the table with one row for each vote, and the column for each of badpo's names.
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Columns whose names differ in numbers alone: the name without numbers -> the numbers -> the column."""
+    """Group columns whose names differ only in their numbers: name without numbers -> numbers -> column."""
     kinds: dict[str, dict[str, str]] = {}
     for name in names:
         if numbers := re.findall(r"\d+", form := folded(name)):
@@ -670,9 +694,9 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
-    """Columns of votes whose names differ in numbers alone, such as ``vote_1`` and ``vote_2``.
+    """Return the columns of votes whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
-    With each of them goes the column of annotators that has its number, if every vote has one.
+    Each vote includes the column of annotators with the same number, if there is one for every vote.
     """
     frame, people, votes = table.frame, [], []
     for kind, of in _group_by_number(frame).items():
@@ -688,14 +712,17 @@ def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     games = max(
         ([name for name in of.values() if name not in used] for of in votes), key=len, default=[]
     )
-    # a tick for each of the two answers is one vote
+    # two columns that rate or tick the two answers make one vote, not two votes
     if len(games) < 2 or (len(games) == 2 and compare_answers(frame, (games[0], games[1]))):
         return {}
     return {name: {"winner": name} for name in games}
 
 
 def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[str]) -> Recognised:
-    """A row for each vote of a table in which each of these columns is an annotator, by default those of labels."""
+    """Return a table with a row for each vote, made from a table in which each annotator has a column.
+
+    The columns of the annotators are ``people``, or by default the columns of labels that are most alike.
+    """
     new = ["annotator", "winner"]
     frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
     table, theirs = (
@@ -717,7 +744,7 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
         people = [name for name in people if not has_word(name, _SUMS)] or people
         people = most_alike(frame, people)
         n_others -= len(people)
-    # what all of these names say of their values
+    # the legend that the names of all these columns share
     legends = {name[len(without_legend(name)) :] for name in people}
     label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
     label += legends.pop() if len(legends) == 1 else ""
@@ -730,10 +757,10 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
 
 
 def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
-    """As many rows for each side as there are votes for it; nobody knows whose they are."""
+    """Return a table with a row for each vote, made from counts of the votes for each side, without annotators."""
     sides = {name.removeprefix("votes_"): theirs[name] for name in ANSWERS[-3:] if name in theirs}
     cells = {side: table.frame[name] for side, name in sides.items()}
-    # a box that was ticked is one vote
+    # a tick counts as one vote
     counts = pd.DataFrame({side: as_ratings(column) for side, column in cells.items()})
     counts = counts.mask(
         pd.DataFrame({side: ids_in(column).isna() for side, column in cells.items()}), 0
@@ -752,11 +779,14 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
 
 
 def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Json) -> Recognised:
-    """Of two ratings a row the higher one wins, of two ranks the lower; without two numbers nobody does."""
+    """Return the table with a winner for the two ratings or ranks of each row.
+
+    The higher rating or the lower rank wins, and equal numbers are a tie. A row without two numbers has no winner.
+    """
     names = [theirs[ours] for ours in sides]
     a, b = (as_ratings(table.frame[name]) for name in names)
     if {*a[np.isfinite(a)], *b[np.isfinite(b)]} <= {0.0, 1.0}:
-        # beside a tick an empty cell says no
+        # an empty cell in the same row as a tick means no
         a, b = (
             np.where(np.isnan(one) & np.isfinite(other), 0.0, one) for one, other in ((a, b), (b, a))
         )
@@ -773,9 +803,10 @@ def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], tur
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The keys of rated answers with the column that tells repeated ratings apart, such as a criterion or a task.
+    """Return the keys of rated answers with the column that distinguishes repeated ratings, and a text for the notice.
 
-    If one of several criteria is the overall one, only its rows are kept, which the second result says.
+    Such a column is, for example, a criterion or a task. If one of several criteria is the overall one, only the rows
+    of this criterion are kept. The text describes what was done; it is empty if no column distinguishes the ratings.
     """
     of_one = keys.drop(columns="response")
     for name in others:
@@ -791,10 +822,11 @@ def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.Da
 
 
 def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Recognised:
-    """Of one answer a row, neighbours among those to one prompt that one annotator rated or ranked, as pairs.
+    """Return the pairs of neighbouring answers that an annotator rated or ranked, for a table with an answer per row.
 
-    All k (k - 1) / 2 pairs of k answers would count one annotator's k numbers as that many votes. Answers stand in the
-    order in which the table has them first, so that all annotators compare the same pairs.
+    The answers to a prompt are sorted by their first appearance in the table, so that all annotators compare the same
+    pairs, and each answer is compared with the next one. All k (k - 1) / 2 pairs of k answers would count an
+    annotator's k numbers as k (k - 1) / 2 votes.
     """
     frame = table.frame
     places = as_ratings(frame[theirs[number]])
