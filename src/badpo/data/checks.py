@@ -14,16 +14,19 @@ from badpo.data.vocabulary import side_pairs
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 
-FEW_CROSS = 200
-SMALL_CROSS_SHARE = 0.05
-LARGE_CROSS_SHARE = 0.95
+FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warning (W121)
+SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
+LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
+# An annotator with more than this share of all votes, and more than this multiple of the median number of votes, may be
+# a model or several people (W114).
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
-# An annotator who reads the responses does not choose the same side in 95 % of 20 or more votes.
+# An annotator with 20 or more votes who chooses the same side in at least 95 % of them probably does not read the
+# responses.
 MANY_VOTES, NEARLY_ALL = 20, 0.95
-LARGE_INFLATION = 10.0
-FEW_SCORED = 30
-_SHOWN = 100  # characters of an example
+LARGE_INFLATION = 10.0  # variance inflation factor; a larger factor gives a warning (W126)
+FEW_SCORED = 30  # smallest number of judgments with different scores for a check of the scores (W135)
+_SHOWN = 100  # largest number of characters of an example
 _SCORES = ("score", "quality", "rating", "reward")
 
 
