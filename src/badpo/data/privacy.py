@@ -22,11 +22,11 @@ from badpo.data.problems import ConfigError, counted
 from badpo.data.vocabulary import normalize_text
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
-SHORTEST_KEY = 16
-FEWEST_CHARACTERS = 6
-MOST_WORDS = 8
+SHORTEST_KEY = 16  # smallest number of characters in a pseudonym key
+FEWEST_CHARACTERS = 6  # smallest number of different characters in a pseudonym key
+MOST_WORDS = 8  # largest number of words in an id that is searched for inside of texts
 EVERYONE = "everyone"  # the only annotator of a table without an annotator column
-FEWEST_ANNOTATORS = 5
+FEWEST_ANNOTATORS = 5  # smallest number of people behind a published figure
 # Largest shares of the votes behind a published figure that may come from one person, and from the
 # FEWEST_ANNOTATORS - 1 people with the most votes together.
 MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
