@@ -107,9 +107,9 @@ _SKIP = "skip"  # meaning of a label that says that nobody judged the row
 _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _ANSWERS_HERE = "\n\nAssistant:"
-_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60
-_MOST_FIXES = 5
-_LARGEST_RATING = 10
+_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60  # limits for the example rows and for each of their texts
+_MOST_FIXES = 5  # largest number of attempts to read a table with proposed options
+_LARGEST_RATING = 10  # larger numbers in a winner column may be ids of people
 _NOT_READ = (
     (
         "W107",
