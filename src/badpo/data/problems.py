@@ -17,8 +17,8 @@ EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"),
 
 Json = dict[str, Any]  # an object of a JSON file, or a part of one
 
-LISTED = 5
-_LONGEST_SENTENCE = 2_000
+LISTED = 5  # number of values that a message lists before "and N more"
+_LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
 _LONGEST_NAME = 200  # comparing two longer words for similarity takes seconds
 # control characters that a terminal would obey; tabs and line feeds are allowed, but not a carriage return, which lets
 # later text overwrite earlier text
