@@ -44,14 +44,13 @@ from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
 ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
-_LONGEST_CELL = 2**31 - 1
-_BUFFER_BYTES = 2**20
+_LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; the limit of the csv module is 131,072 by default
+_BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to detect the format of a file
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file. Texts never
 # reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
-_MOST_BYTES_WRITTEN_OUT = (
-    2**34
-)  # limit for the texts of a parquet file, if each text is counted in each of its rows
+# Largest size of the texts in a parquet file, if each text is counted in each of its rows.
+_MOST_BYTES_WRITTEN_OUT = 2**34
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -69,7 +68,7 @@ OLDER_ENCODINGS = {
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
-_LONGEST_NAME = 80
+_LONGEST_NAME = 80  # largest number of characters in a column name of a header
 _MOST_FILES = 10  # largest number of files or of tables that are joined
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
