@@ -488,9 +488,7 @@ class BuiltIn:
     # similar types: the audit does not scan this attribute if one of these types is declared
     repeats: tuple[str, ...] = ()
     is_length: bool = False  # whether it measures the length of answers
-    is_coded: bool = (
-        False  # whether it is coded from a name, so that it has no information about a person
-    )
+    is_coded: bool = False  # whether it is coded from a name and thus does not describe a person
     toward: str = ""  # the object of a bias in messages, if this is not the attribute's name
 
 
