@@ -32,9 +32,7 @@ RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"
 RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.json"
 DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
 BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
-BIAS_SUFFIX = (
-    "-bias"  # TRL's trainer writes a policy to FOLDER, and badpo writes its theta to FOLDER-bias
-)
+BIAS_SUFFIX = "-bias"  # TRL's trainer writes a policy to FOLDER, and theta is written to FOLDER-bias
 # Files that a finished run has besides the policy.
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
 # a run that a script trained also has its votes, and its reference model if the model has no name
