@@ -73,8 +73,8 @@ class BiasTerm(torch.nn.Module):
         Constant that is added to theta: the alpha of R-DPO for continuous length, or an offset for a target rate. The
         default is zero.
     mask : Tensor of shape (n_annotators,), or None
-        1 if the annotator's theta is learned. 0 keeps the learned part at zero, for annotators who are known to have
-        no bias: their votes identify the shared bias of the others. The default is 1 for all annotators.
+        1 if the annotator's theta is learned. 0 keeps the learned part at zero, for annotators who are known to have no
+        bias: their votes identify the shared bias of all other annotators. The default is 1 for all annotators.
 
     Attributes
     ----------

@@ -97,7 +97,7 @@ def add_objectives(path: str | Path) -> None:
 
 
 def make_objective(block: Json, judgments: Judgments, seed: int, beta: float) -> Objective:
-    """Create the objective of a ``name`` in `OBJECTIVES` with its settings; raise `ConfigError` if there is none."""
+    """Create the objective of a ``name`` in `OBJECTIVES` with its settings; `ConfigError` for wrong settings."""
     settings = dict(block)
     require_known(name := settings.pop("name"))
     try:
