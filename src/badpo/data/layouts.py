@@ -179,10 +179,10 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
 def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
     """Return options that map missing columns to columns with similar names or with the expected content.
 
-    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as ``text_1`` and ``text_2``) hold the answers. If there
-    are none, the first text column is the prompt and the next two are the answers. Two columns of numbers or ticks
-    whose names differ only in the side rate the two answers. Among the other columns, the column that shows most
-    clearly which side was preferred holds the votes.
+    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such
+    as ``text_1`` and ``text_2``) hold the answers. If there are none, the first text column is the prompt and the
+    next two are the answers. Two columns of numbers or ticks whose names differ only in the side rate the two
+    answers. Among the other columns, the column that shows most clearly which side was preferred holds the votes.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
