@@ -1,4 +1,4 @@
-"""Words in the names of columns and in labels: sides, answers, people, votes, grades, in several languages."""
+"""Words for sides, answers, people, votes and grades, in several languages, as in column names and labels."""
 
 import math
 import re
@@ -18,11 +18,11 @@ _HUMP = re.compile(
 _VOWEL_MARKS = re.compile("[\u064b-\u0652]")
 
 
-# what a scale means, as in "Preference (1 = A is better, 7 = B is better)", is no part of a column's name
+# legend of a scale in the name of a column, such as "Preference (1 = A is better, 7 = B is better)"
 LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 
 
-# what Mechanical Turk and Toloka put before names
+# prefixes that Mechanical Turk and Toloka add to the names of columns
 _OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
 
 
@@ -31,11 +31,11 @@ _PARTS = re.compile(r"[^\W\d_]+|\d+")
 
 LONGEST_LEGEND = 1000
 
-# columns of a data set for TRL that hold arguments of the chat template
+# columns of a TRL data set that hold arguments of the chat template
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 
 
-# words for the first and the second of two sides
+# pairs of words for the first and the second side
 SIDES = {
     **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
     **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
@@ -69,7 +69,7 @@ PERSON = (
 )
 
 
-# words that stand for people too, but that other columns may also have in their names
+# words that may mean people, but that also occur in the names of other columns
 PEOPLE = re.compile(
     "who|user|uid|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
     "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
@@ -83,7 +83,7 @@ YES, NO = (
 )
 
 
-# words that say that no side was preferred, and words that may stand beside them
+# words which say that no side was preferred
 EVEN = re.compile(
     "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
     "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
@@ -102,7 +102,7 @@ TURNED = {"a": "b", "b": "a", "tie": "tie"}
 
 
 def folded(text: str) -> str:
-    """A name without what people write now in one way, now in another: case, spaces, signs, humps.
+    """Return a name in lower case, with underscores instead of spaces, other signs and camel case.
 
     Examples
     --------
@@ -137,16 +137,19 @@ def _fold(text: str) -> str:
     return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
 
 
-_fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares each name with each other name
+_fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares every name with every other name
 
 
 def without_legend(name: str) -> str:
-    """A name of a column without what it says of its values; a longer one, which takes long to search, as it is."""
+    """Return the name of a column without the legend of its values.
+
+    A name longer than `LONGEST_LEGEND` is returned unchanged, because the search would take too long.
+    """
     return LEGEND.sub("", name) if len(name) <= LONGEST_LEGEND else name
 
 
 def has_word(name: str, words: re.Pattern[str]) -> bool:
-    """Whether one of the words in the name of a column is among ``words``."""
+    """Return whether one of the words in the name of a column matches ``words``."""
     return any(map(words.fullmatch, folded(name).split("_")))
 
 
@@ -157,22 +160,22 @@ _NUMBER_OF_PEOPLE = re.compile(
 
 
 def is_number_of_people(name: str) -> bool:
-    """Whether a column is called like the number of people who voted, such as ``No. of raters``."""
+    """Return whether the name of a column means the number of annotators, such as ``No. of raters``."""
     return _NUMBER_OF_PEOPLE.fullmatch(folded(name)) is not None
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
-    """Columns that may hold the annotators, by a word in their names."""
+    """Return the columns that may hold the annotators according to a word in their names."""
     names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
     return [name for name in names if not is_number_of_people(name)]
 
 
 def is_called_like_people(name: str) -> bool:
-    """Whether a word in the name of a column may stand for the person who voted."""
+    """Return whether a word in the name of a column may mean the annotator."""
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# the words that may stand beside a side: "not a" must not be read as a
+# words that a label may contain in addition to its side; in "not a", the word "not" makes the label unreadable
 _AROUND = re.compile(
     f"{ANSWER}|model|system|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
@@ -220,7 +223,7 @@ _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
 def _side_of_label(label: str) -> tuple[str, str] | None:
-    """As `side_of`, of a short label."""
+    """Return the result of `side_of` for a short label."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -228,11 +231,11 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     if label.strip() in _SIGNS:
         return _SIGNS[label.strip()]
     if score := _SCORE.fullmatch(label.strip()):
-        # of two that are one together, as chess has them
+        # points of both sides that add up to 1, as in chess
         a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
         return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
     if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
-        # a question with several choices: both answers are as good as neither
+        # if a question allows several choices, a choice of both answers is a tie
         chosen = [*map(_side_of_label, several)]
         if len(chosen) == 2 and {one[0] for one in chosen if one} == {"a", "b"}:
             return "tie", ""
@@ -248,14 +251,14 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# beside a label that names a place and the column that says that the sides of its row were exchanged
+# end of a label that names a place, in a row whose sides were exchanged; the column that says so stands before it
 EXCHANGED = " exchanged)"
 
 
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
 
 
-# Where a longer text says what was preferred, the likeliest place first.
+# Patterns that find the verdict in a longer text, the most reliable pattern first.
 _VERDICTS = [
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
@@ -273,7 +276,7 @@ _LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
 
 
 def side_of(label: str) -> tuple[str, str] | None:
-    """The side that a label or a judge's text names, and the word for that side; None if it names none.
+    """Return the side that a label or a judge's text names, and the word for that side; None if it names no side.
 
     Examples
     --------
@@ -301,14 +304,18 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Numbers and what they mean, as in ``1 = A is better`` and as in ``A is better = 1``; none in a longer text."""
+    """Return the numbers and their meanings in a name: first those written before, then those written after the words.
+
+    An example of the first list is ``1 = A is better``, of the second ``A is better = 1``. Both lists are empty if the
+    name is longer than `LONGEST_LEGEND`.
+    """
     if len(name) > LONGEST_LEGEND:
         return [], []
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
-# A name such as "p_a_over_b" or "How much better is A?" says which side a high number prefers: words that say so, and
-# words that may stand beside these.
+# Words in names such as "p_a_over_b" or "How much better is A?", which say that a high number prefers a side. The
+# second pattern adds words that may occur in such names.
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
 )
@@ -329,12 +336,15 @@ _VOTED = (
 
 
 def names_vote(name: str) -> bool:
-    """Whether the name of a column says that it holds what was preferred."""
+    """Return whether the name of a column says that the column holds votes."""
     return re.search(_VOTED, folded(name)) is not None
 
 
 def direction_of(name: str) -> dict[str, str]:
-    """What the name of a column says of its values: the sides of numbers, and which side a ``high`` one prefers.
+    """Return the meaning of the numbers in a column according to its name.
+
+    The result maps numbers to sides, and ``high`` to the side that a high number prefers. It is empty if the name does
+    not explain the numbers.
 
     Examples
     --------
@@ -357,11 +367,11 @@ def direction_of(name: str) -> dict[str, str]:
     if sides:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
-        # without a tie at an end, and without a side that comes twice
+        # the numbers are a scale if their sides follow each other as a, tie, b or b, tie, a, without a tie at an end
         is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
-        # indices count from 0; numbers that stand for no side have no meaning here
+        # an index of votes counts from 0; any other index says nothing about sides
         return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
     words = folded(name).split("_")
     at = [i for i, word in enumerate(words) if word in SIDES or word in SECONDS]
@@ -372,7 +382,7 @@ def direction_of(name: str) -> dict[str, str]:
         if at
         else ""
     )
-    # "p1" is a person
+    # "p1" is a person, but "pa" and "pb" are probabilities of a side
     is_of_one = len(at) == 1 and words != ["p", words[at[0]]] or words in (["p", "a"], ["p", "b"])
     if not is_said or not (is_of_one or (len(at) == 2 and _BETWEEN_SIDES.fullmatch(between))):
         return {}
@@ -391,7 +401,7 @@ _HIGH_WINS = re.compile(
 
 
 def which_wins(name: str) -> str:
-    """Whether the higher or the lower of two numbers wins, as the name of their column says: high, low, or empty.
+    """Return ``high`` or ``low`` if the name of a column says that the higher or the lower number wins, otherwise "".
 
     Examples
     --------
@@ -412,7 +422,7 @@ def which_wins(name: str) -> str:
 
 
 def number_of(label: str) -> float:
-    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
+    """Return the number in a label such as ``3,5``, ``80 %``, ``4/5``, ``4 stars`` or ``★★``; NaN for other labels."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
     if found := re.fullmatch(
         r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
@@ -458,7 +468,7 @@ _DEGREES = {
 
 
 def grade_of(label: str) -> float:
-    """The number that a grade or a degree of agreement in words stands for; NaN of any other label.
+    """Return the number for a grade or a degree of agreement in words; NaN for any other label.
 
     Examples
     --------
@@ -474,7 +484,10 @@ def grade_of(label: str) -> float:
 
 
 def graded(labels: Sequence[str]) -> dict[str, float]:
-    """The number of each label, where all of two or more labels are grades in words; else none."""
+    """Return the number for each label if all labels are grades in words and at least two numbers differ.
+
+    Otherwise the result is empty.
+    """
     grades = {label: grade_of(label) for label in labels}
     return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
 
@@ -486,10 +499,10 @@ _WORSE = re.compile(
 
 
 def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
-    """The side that each label names if the labels for the two sides differ in the word for the side alone.
+    """Return the side of each label if the labels for the two sides differ only in the word for the side.
 
-    This holds in any language; labels without such a word are ties. Empty if the labels are of another kind, as codes
-    of people and names of groups are, or if there are fewer than ``fewest``.
+    The other words may be in any language. Labels without a word for a side are ties. The result is empty for other
+    labels, such as codes of people and names of groups, and for fewer than ``fewest`` labels.
 
     Examples
     --------
@@ -507,7 +520,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
         is_name = any(re.fullmatch(PERSON, word) for word in others) or re.fullmatch(
             r"[^\W\d]+[-_ ]?\d+", label
         )
-        # a third side is no tie
+        # a label such as "c" is a third side and not a tie
         if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
             return {}
         side = ("a" if named[0] in SIDES else "b") if named else "tie"
@@ -518,7 +531,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
 
 
 class RatingScale(NamedTuple):
-    """The ends of a rating's scale, the number that is a tie, and the side that a high rating prefers or ""."""
+    """The ends of a rating scale, the number for a tie (middle), and the side that a high rating prefers, or ""."""
 
     low: float
     middle: float
@@ -527,10 +540,12 @@ class RatingScale(NamedTuple):
 
 
 def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
-    """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
+    """Return the scale of labels that are ratings; None for other labels.
 
-    ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
-    ``told`` does not mention, three that lie evenly by another step than 1, or one below -1, are a rating too.
+    ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If it names no tie, the
+    tie is 0 on a scale with negative numbers, and otherwise the middle of the scale. Labels also count as ratings if
+    ``told`` leaves more than three numbers unexplained, three numbers with an equal step other than 1, or a number
+    below -1.
 
     Examples
     --------
@@ -543,15 +558,15 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     numbers = {number: one for one in [*ends, *labels] if math.isfinite(number := number_of(one))}
     untold = sorted(number for number, label in numbers.items() if label not in told)
     is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
-    # 1, 3 and 5, or 0, 0.5 and 1, have a middle, where 1, 2 and 3 may be a, b and tie
+    # 1, 3 and 5 or 0, 0.5 and 1 are a scale with a middle, while 1, 2 and 3 may mean a, b and tie
     is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
-    # what a legend says of the ends is the scale, whatever its cells reach
+    # the ends in a legend are the ends of the scale, even if no cell reaches them
     legend = [number for number in map(number_of, ends) if math.isfinite(number)]
     low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
-    step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
+    step = 10 if end > 10 else 1  # the ends of a scale are assumed to be multiples of the step
     guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
     middle = next(filter(math.isfinite, ties), guess)
     return RatingScale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
@@ -564,15 +579,16 @@ def side_told(
     scale: RatingScale | None,
     are_places: bool,
 ) -> tuple[str, str]:
-    """The side that a label names, and whether its name or its place among the sides says so; empty texts else.
+    """Return the side that a label names, and the reason: ``name`` or ``order``. Both are empty for other labels.
 
-    ``columns`` are the names of the two responses, and ``are_places`` says that the numbers among labels are 1 and 2.
+    The reason is ``name`` if the label names the response, and ``order`` if the label names only a place. ``columns``
+    are the names of the two columns of responses. ``are_places`` says that the numbers among the labels are 1 and 2.
     """
     own, number, form = label.strip().casefold(), number_of(label), folded(label)
     if label in told or own in TURNED:
         return told.get(label, own), "name"
     is_called = [form == column or form in column.split("_") for column in columns]
-    # of answers that are counted from 0 their numbers are names
+    # if the columns of the answers are numbered from 0, a number in a label is the name of an answer
     is_from_0 = "0" in columns[0].split("_")
     if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
         return "ab"[is_called.index(True)], "name"
@@ -585,15 +601,16 @@ def side_told(
 
 
 def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | None) -> dict[str, str]:
-    """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
+    """Return a proposed meaning for ambiguous labels, which the user has to confirm.
 
-    ``counts`` has the number of rows with each label, the most frequent first. Of three words the rarest is taken for
-    the tie, of three numbers only if every other one is at least twice as frequent. Beside ``known`` sides there is no
-    proposal.
+    The proposal covers two or three labels, or the scale of a rating. ``counts`` holds the number of rows with each
+    label, the most frequent label first. The rarest of three words is taken for the tie. The rarest of three numbers is
+    taken for the tie only if the other numbers are at least twice as frequent. If the ``known`` sides include a or b,
+    labels other than scales and exchanged places get no proposal.
     """
     labels = [*counts]
     if scale and not scale.high:
-        # a scale between two answers is usually written from the first to the second; a share is of the first
+        # a scale usually runs from the first answer to the second, but a share is usually the share of the first answer
         return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
@@ -626,7 +643,7 @@ def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | No
         else:
             ordered, sides = by_number, _OF_THREE.get(tuple(numbers), sides)
     meanings = dict(zip(ordered, sides, strict=False))
-    # surveys write 9 beside 1 and 2 if there is no answer
+    # surveys use 9 for a missing answer
     return {label: "skip" if re.fullmatch("9+", label) else side for label, side in meanings.items()}
 
 
@@ -645,7 +662,7 @@ PAIR = ("prompt", "response_a", "response_b")
 TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
 
 
-# What may stand in place of a winner.
+# Columns that a table may have instead of a winner.
 ANSWERS = (
     "rating",
     "rating_a",
@@ -658,7 +675,7 @@ ANSWERS = (
 )
 
 
-# Of a table with an answer in each row.
+# Columns of a table with one answer in each row.
 OF_ONE_ANSWER = ("response", "rank")
 
 
@@ -669,9 +686,9 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Columns that hold one value for each side: the name of the first side's -> the name of the second's.
+    """Return the pairs of columns that hold one value for each side: name for the first side -> name for the second.
 
-    A name has ``a`` and ``b``, or ``chosen`` and ``rejected``, as one of the parts that underscores separate.
+    Each name contains ``a`` or ``b``, or ``chosen`` or ``rejected``, as a part that is separated by underscores.
     Columns of identifiers are left out.
 
     Examples
@@ -683,7 +700,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# which also name two columns, and as a label could be something else
+# pairs of words for the sides in the names of columns; the added words would be ambiguous as labels
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -707,7 +724,7 @@ OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instructi
 _OF_PERSON = "class|group|team|type|role|cohort|category"
 
 
-# What stands for a column of ours, where no column has the name itself.
+# Patterns of names that are recognised for a column if no column has badpo's name.
 _NAMED = {
     "prompt": PROMPT,
     "response": ANSWER,
@@ -731,7 +748,7 @@ _FILLERS = re.compile(
 )
 
 
-# where nothing else stands for one
+# patterns of names that are recognised only if no name matches `_NAMED`
 _ELSE = {
     "prompt": (
         "(?:user_)?input|task|conversations?|dialogue?|post|article|document|messages|history|"
@@ -740,7 +757,7 @@ _ELSE = {
 }
 
 
-# Two columns that differ in the word for a side, and in nothing else; {} is that word.
+# Patterns for pairs of columns whose names differ only in the word for the side; {} stands for this word.
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
@@ -773,14 +790,15 @@ _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
-    """Our names among ``wanted`` and the column that each stands for; none where two columns could be meant.
+    """Return the column for each of the ``wanted`` names of badpo, without the names that could mean two columns.
 
-    A column that has our name comes first, then one that is our name written otherwise, then one of `_NAMED`.
+    A column with exactly badpo's name comes first, then a column with the same name in another spelling, and then a
+    column with a name that matches `_NAMED`.
     """
     wanted = list(wanted)
     theirs = {ours: ours for ours in wanted if ours in found}
     are_several = False
-    # a sign alone, as "#", is no name
+    # leave out names without letters and digits, such as "#"
     free = {name: form for name in found if name not in theirs and (form := folded(name))}
 
     def take(ours: str, names: Sequence[str]) -> None:
@@ -813,27 +831,27 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
             )
     if {"votes_a", "votes_b"} <= {*theirs} and "votes_tie" in wanted and "votes_tie" not in theirs:
         take("votes_tie", [name for name in free if (side_of(name) or ("",))[0] == "tie"])
-    # a path, as data.prompt, is known by its end
+    # a path such as data.prompt is recognised by its end
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
     ]
     inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
     if inner:
-        # one of several columns that say what numbers mean is not the winner
+        # if several columns explain their numbers, none of them is chosen as the winner
         left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
         theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
 
 
 def _without_fillers(form: str) -> str:
-    """A folded name without the words that say nothing of its kind, as ``answer`` for ``the_answer_text``."""
+    """Return a folded name without filler words, such as ``answer`` for ``the_answer_text``."""
     return "_".join(word for word in form.split("_") if not _FILLERS.fullmatch(word))
 
 
 def _pairs(
     free: Mapping[str, str], words: Iterable[tuple[str, str]], pattern: str
 ) -> list[tuple[str, str]]:
-    """Columns of the two sides whose names differ in the word for the side alone."""
+    """Return the pairs of columns whose names differ only in the word for the side."""
     by_form = {form: name for name, form in free.items()}
     parts = {form: form.split("_") for form in by_form}
     pairs: list[tuple[str, str]] = []
@@ -842,7 +860,7 @@ def _pairs(
             if first not in parts[form]:
                 continue
             other = "_".join(second if part == first else part for part in parts[form])
-            # a number alone is no name, and is a column that nobody named
+            # skip names that are only a number, which are default names of unnamed columns
             is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
             if is_side and other != form and other in by_form:
                 pairs.append((name, by_form[other]))
@@ -850,7 +868,7 @@ def _pairs(
 
 
 def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that differ in the word for a side and in nothing else, whatever they hold.
+    """Return the pairs of columns whose names differ only in the word for a side, whatever the columns hold.
 
     Examples
     --------
@@ -860,9 +878,9 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
     return [*_pair_sides(tuple(names))]
 
 
-@lru_cache(maxsize=16)  # asked for each column of a table
+@lru_cache(maxsize=16)  # called once for each column of a table
 def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # people, questions and columns without a name are numbered too, and answers may be three
+    # Leave out numbered people, questions and unnamed columns, and names that also end in a third number or letter.
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
     pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
@@ -871,7 +889,7 @@ def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that differ in the word for what won and what lost, and in nothing else.
+    """Return the pairs of columns whose names differ only in the word for the preferred and the other response.
 
     Examples
     --------
@@ -903,7 +921,7 @@ _ORDERS = (
 
 
 def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that differ in the word for the order of the answers, and in nothing else.
+    """Return the pairs of columns whose names differ only in the word for the order of the answers.
 
     Examples
     --------
@@ -915,7 +933,7 @@ def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
     for first, second in _ORDERS:
         word = rf"(?<![^_]){second}(?![^_])"
         for form, name in by_form.items():
-            # the usual order may have no word of its own
+            # the name for the usual order may contain no word for the order
             for other in (re.sub(word, first, form), re.sub(rf"_?{word}", "", form)):
                 if other != form and other in by_form:
                     pairs[by_form[other], name] = None
@@ -926,7 +944,7 @@ _NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{PERSON})_")
 
 
 def numbered_answers(found: Iterable[str]) -> dict[str, str]:
-    """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
+    """Return the columns of three or more answers of one kind, whose names end in 1, 2, 3 or in a, b, c."""
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
         kind, _, key = folded(name).rpartition("_")
@@ -937,7 +955,10 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
-    """For each of our names the column that is written most like it; no column stands for two."""
+    """Return the column with the most similar name for each of badpo's names, if there is one close enough.
+
+    No column is returned for two names.
+    """
     pairs = [
         (SequenceMatcher(None, name, folded(other)).ratio(), name, other)
         for name in ours
