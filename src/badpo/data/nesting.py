@@ -1,4 +1,4 @@
-"""Nested records and several lists of records become one flat table with a row for each vote."""
+"""Flatten nested records, or several lists of records, into one table with a row for each vote."""
 
 import itertools
 import math
@@ -26,12 +26,12 @@ from badpo.data.vocabulary import (
 )
 
 _DEEPEST = 12  # levels of objects and lists
-_LISTED = f"{ANSWER}|rank|rating|score"  # what one cell may hold several of
+_LISTED = f"{ANSWER}|rank|rating|score"  # values of which a cell may hold a list
 _NAMING_KEYS = ("from_name", "forced_label", "element_path", "question", "name", "title", "field", "key")
-_MOST_NAMES = 12  # of the values that one list names
-_FEW_CELLS = 0.02  # of the columns that objects would become
+_MOST_NAMES = 12  # largest number of distinct names of the values in lists
+_FEW_CELLS = 0.02  # share of filled cells below which the keys of objects do not become columns
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
-_LONGEST_LIST = 10_000  # characters of a list in a cell of text
+_LONGEST_LIST = 10_000  # characters of a list that is stored as text
 _MANY_ROWS, _NEARLY_ALL = 1000, 0.9
 _SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
 _VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[,;|\n]|$)")
@@ -42,9 +42,9 @@ _TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?
 
 
 def opened(name: str, column: pd.Series) -> pd.Series:
-    """A column of chat messages, of lists or of objects, which a file may hold as arrays or as text; else as it is.
+    """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
 
-    JSON that may be the text of a prompt or a response stays text.
+    Other columns are returned unchanged, and so is JSON that may be the text of a prompt or a response.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -56,7 +56,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
         return _opened_text(name, column, first)
     value = parsed(first)
     is_dialogue = is_chat(_without_arrays(value))
-    # the text of an answer stays text, unless it is what a judge wrote
+    # the text of an answer stays text, unless it is the vote of a judge
     is_vote = isinstance(value, dict) and columns_named(
         [*map(str, value)], ("winner", "rating_a", "rating_b")
     )
@@ -70,7 +70,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
 
 
 def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
-    """A column of texts such as ``Ann: A; Ben: B`` as objects, and of ratings such as ``8 7`` as lists."""
+    """Return a column with objects for texts such as ``Ann: A; Ben: B``, and with lists for ratings such as ``8 7``."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column
@@ -94,7 +94,7 @@ def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
 
 
 def _without_arrays(cell: Any) -> Any:
-    """A cell whose arrays, which parquet has for lists, are lists, and pairs of role and text are messages."""
+    """Return a cell with lists instead of arrays (as read from parquet), and with messages instead of (role, text)."""
     if isinstance(cell, dict):
         return {key: _without_arrays(value) for key, value in cell.items()}
     if not isinstance(cell, list | np.ndarray):
@@ -107,7 +107,7 @@ def _without_arrays(cell: Any) -> Any:
 
 
 def _is_turn(value: Any) -> bool:
-    """Whether a value is a role and what it says, as logs of chats have it."""
+    """Return whether a value is a pair of a role and its text, as in chat logs."""
     is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
     return is_pair and value[0].casefold() in _ROLES and isinstance(value[1], str | None)
 
@@ -116,12 +116,12 @@ _ROLES = ("user", "human", "assistant", "system", "gpt", "bot")
 
 
 def singular(name: str) -> str:
-    """The noun for one of several, as ``summary`` for ``summaries``."""
+    """Return the singular of a noun, such as ``summary`` for ``summaries``."""
     return re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
 
 
 def _listed(cell: Any) -> list[Any] | None:
-    """The list that a cell is or holds as text, as in ``["x", "y"]`` or ``x; y``; None of anything else."""
+    """Return a cell as a list if it is a list or a text such as ``["x", "y"]`` or ``x; y``; None for other cells."""
     if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
         text = cell.strip()
         parts = re.split(r" *[;|] *", text) if _SEPARATED.fullmatch(text) else None
@@ -133,7 +133,7 @@ def _listed(cell: Any) -> list[Any] | None:
 
 
 def flatten(table: Table) -> Table:
-    """The table with a column for each part of an object, and a row for each vote in a list.
+    """Return the table with a column for each part of an object and a row for each vote in a list.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def flatten(table: Table) -> Table:
     >>> [*flatten(nested).frame]
     ['data.prompt', 'summary_1', 'summary_2']
     """
-    inside = ""  # lists beside those that became rows stay lists
+    inside = ""  # prefix of the columns whose lists may still become rows
     for _ in range(_DEEPEST):
         table = _with_values_by_id(table)
         frame = _with_columns(table, _parts_of_objects)
@@ -157,7 +157,10 @@ def flatten(table: Table) -> Table:
 
 
 def _with_values_by_id(table: Table) -> Table:
-    """The table with values under the ids of listed objects, as in ``{"x7": 0, "y3": 1}``, as lists in their order."""
+    """Return the table with lists instead of mappings from ids to values, such as ``{"x7": 0, "y3": 1}``.
+
+    This applies if the ids are those of the objects in another list; the values take the order of these objects.
+    """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
     lists = [cells for cells in cells_of.values() if all(isinstance(cell, list) for cell in cells)]
@@ -175,7 +178,7 @@ def _with_values_by_id(table: Table) -> Table:
 
 
 def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
-    """The frame with the parts of nested columns in their places; None if there is nothing nested."""
+    """Return the frame with nested columns replaced by the columns of their parts; None if no column is nested."""
     columns: list[tuple[str, Any]] = []
     is_changed = False
     for i, name in enumerate(map(str, table.frame)):
@@ -193,7 +196,7 @@ def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
         columns += [
             (part, opened(part, pd.Series(as_objects(cells), column.index)))
             for part, cells in parts.items()
-            # a part gives way to a column of the same name
+            # if the table has a column with the name of a part, the part is left out
             if part == name or (part not in table.frame and any(cell is not None for cell in cells))
         ]
     if not is_changed:
@@ -207,7 +210,10 @@ Parts = dict[str, list[Any]]
 
 
 def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
-    """The columns of a column of objects, of lists that name their values, and of lists of one; None of others."""
+    """Return the columns for a column of objects, of lists with named values, or of lists with one element.
+
+    The result is None for other columns.
+    """
     if any(map(is_message, cells)):
         contents = [
             cell.get("content", cell.get("value")) if is_message(cell) else cell for cell in cells
@@ -220,7 +226,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
             return {name: votes}
         keys = Counter(itertools.chain(*objects))
         if _FEW_CELLS * len(keys) * len(cells) > sum(keys.values()):
-            return None  # ids of something else, and no names
+            return None  # the keys are ids and not names of columns
         if len(keys) == 1 and (kind := next(iter(keys))).startswith("$"):
             return {
                 name: [each.get(kind) for each in objects]
@@ -233,7 +239,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
     for key in _NAMING_KEYS:
-        # answers are told apart by their places, unless each says which side it is
+        # answers are numbered by their positions in the list, unless each of them names its side
         if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
             return {
                 name: [
@@ -247,7 +253,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
 
 
 def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Whether each object in a list has a name of its own under ``key``, and most lists have most of the names."""
+    """Return whether ``key`` names the objects in lists: with distinct names, each of which is in half of the lists."""
     lists = [each for each in lists if each]
     if not lists or not all(isinstance(one, dict) for each in lists for one in each):
         return False
@@ -260,13 +266,13 @@ def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
 
 
 def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Whether the names under ``key`` are those of the two sides, such as ``Response A`` and ``Response B``."""
+    """Return whether the names under ``key`` mean the two sides, such as ``Response A`` and ``Response B``."""
     names = {one[key] for each in lists for one in each}
     return {(side_of(name) or ("",))[0] for name in names} == {"a", "b"}
 
 
 def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
-    """Objects with a vote under the name of each person as lists of votes; None of other objects."""
+    """Return a list of votes for each object that maps annotators to their votes; None if the objects are others."""
     counts = Counter(itertools.chain(*objects))
     is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
     if any(side_of(str(key)) for key in counts):
@@ -287,7 +293,7 @@ def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] 
 
 
 def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
-    """The columns of a column of lists of answers, ratings or pairs; None of others."""
+    """Return the numbered columns for a column of lists of answers, ratings or pairs; None for other columns."""
     stem = singular(name)
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
     sizes = {len(each) for each in lists if each}
@@ -310,7 +316,7 @@ def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What stands in objects and lists at any depth, with its path."""
+    """Yield the path and the value of every leaf in nested objects and lists."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -322,7 +328,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _holds_side(vote: Any) -> bool:
-    """Whether an object names a side of a pair, in words or, under a name for votes, in numbers."""
+    """Return whether an object names a side of a pair in words, or in numbers if their key is a name for votes."""
     for path, value in leaves(vote):
         label, is_called = str(value), names_vote(path.rpartition(".")[2])
         is_word = (
@@ -338,7 +344,7 @@ def _inner_votes(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _clearness_of_votes(elements: Sequence[Any]) -> int:
-    """How clearly objects are votes: 2 if all name a side or are rated, 1 if they name people, and 0 otherwise."""
+    """Return how clearly objects are votes: 2 if all have a side or rating, 1 if they name annotators, 0 otherwise."""
     if not elements or not all(isinstance(one, dict) for one in elements) or is_message(elements[0]):
         return 0
     keys = [*map(str, elements[0])]
@@ -352,9 +358,10 @@ def _clearness_of_votes(elements: Sequence[Any]) -> int:
 
 
 def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
-    """A row for each vote, if columns hold lists of votes, or lists of annotators beside lists of their votes.
+    """Return a table with a row for each vote, and the prefix of the columns of these votes.
 
-    Only columns whose names begin with ``inside`` count; the second result is what those of the votes begin with.
+    The result is None if no column holds lists of votes or of annotators. Columns may hold lists of votes, or lists
+    of annotators and lists of their votes. Only columns whose names begin with ``inside`` are used.
     """
     beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
@@ -381,7 +388,7 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
             if len(beside) > 1:
                 return _exploded(table, {other: lists[other] for other in beside}, None), f"{name}."
             if isinstance(table.frame[name].iat[0], list):
-                # a judge may be a list, as of a model and its prompt
+                # a list may describe one judge, for example by its model and its prompt
                 joined = lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
                 return replace(table, frame=table.frame.assign(**{name: joined})), inside
     return None
@@ -393,12 +400,15 @@ def _are_texts(cells: Iterable[Any]) -> bool:
 
 
 def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -> Table:
-    """A row for each element of lists of equal length; ``vote`` is the first one, if they are objects."""
+    """Return a table with a row for each element of lists of equal length.
+
+    ``vote`` is the first element if the elements are objects, and otherwise None.
+    """
     n_votes = int(sum(map(len, next(iter(lists.values())).dropna())))
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame
     if vote is not None and _inner_votes([*map(str, vote)]):
-        # a verdict beside the votes of single people sums them up
+        # a verdict outside the lists summarizes the votes of the individual annotators
         outer = [name for name in frame if name not in lists and _inner_votes([str(name)])]
         frame = frame.drop(columns=[name for name in outer if _are_labels(frame[name])])
     frame = frame.assign(**lists).explode([*lists])
@@ -407,7 +417,7 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -
 
 
 def _are_labels(column: pd.Series) -> bool:
-    """Whether a column holds nothing but labels of a side or numbers."""
+    """Return whether a column holds nothing but labels of sides and numbers."""
     cells = {str(cell) for cell in column.dropna()}
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
@@ -416,7 +426,7 @@ _MOST_LISTS = 10  # in one file
 
 
 def records_in(value: Any) -> list[Json] | None:
-    """A list of objects, or objects that stand under their ids in a mapping; None of anything else."""
+    """Return the objects in a list, or in a mapping from ids to objects; None for any other value."""
     if isinstance(value, list):
         return value if value and all(isinstance(one, dict) for one in value) else None
     is_keyed = isinstance(value, dict) and len(value) > 1
@@ -426,16 +436,16 @@ def records_in(value: Any) -> list[Json] | None:
 
 
 def joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
-    """Several lists of objects as one, joined by ids: a vote with a ``pair_id`` gets the fields of its pair.
+    """Join several lists of objects by ids: a vote with a ``pair_id`` gets the fields of its pair.
 
-    Empty if ids do not join all of them. People may hold the votes that they cast.
+    The result is empty if ids do not join all lists. The objects of annotators may contain lists of their votes.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}
     if not 1 < len(left) <= _MOST_LISTS:
         return []
     while len(left) > 1:
         joined: list[Json] = []
-        # votes take the fields of what they name, and not the other way round
+        # try lists of votes first: a vote gets the fields of the pair with its id, but a pair gets no fields of a vote
         pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
         for name, other in pairs:
             if joined := _joined_pair(left[name], left[other], singular(other)):
@@ -452,10 +462,11 @@ def _hold_votes(records: Sequence[Json]) -> bool:
 
 
 def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
-    """The rows with the fields of those among others that they name by ids; none if a row names no other.
+    """Return the rows with the fields of the objects in ``others`` that they reference by id.
 
-    The columns of ids have the same name, or one is called an id or after the others, as ``pair_id`` after ``pairs``.
-    A row may name several of the others, as ``answer_a_id`` and ``answer_b_id``, or one id may stand for two of them.
+    The result is empty if a row references no object. The column of ids has the same name in both lists, or a name such
+    as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example by the columns
+    ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -468,7 +479,7 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
             columns = [
                 column for column in columns if all(str(row.get(column)) in by_id for row in rows)
             ]
-            # an id that is called after the others stands before one that has the same numbers by chance
+            # prefer ids that are named after the other list; other ids may have the same numbers by chance
             thing = singular(folded(noun.partition(".")[0]))
             columns = [column for column in columns if thing in folded(column).split("_")] or columns
             is_own_id = (
@@ -486,16 +497,17 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
 
 
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
-    """A row for each column that is called after one of the others, as the questions of a survey; else none.
+    """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    Not every row has a cell for each of the others: a person may have judged only some comparisons.
+    The result is empty if there are no such columns. More than half of the ids need a column, and cells may be empty,
+    because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:
         ids = {*_values(others, key)}
         columns = [name for name in names if name in ids]
         if len(ids) == len(others) and len(columns) > 1 and 2 * len(columns) > len(ids):
-            # an id of a row that has answers to all questions is a person's
+            # if a row holds the answers to all questions, the id of the row is the id of a respondent
             left = {"respondent_id" if name == key else name: name for name in names if name not in ids}
             return [
                 {
@@ -515,7 +527,7 @@ def _values(rows: Sequence[Json], name: str) -> list[str]:
 
 
 def _names(column: str, key: str, noun: str) -> bool:
-    """Whether a column may hold what stands under ``key`` in a list of things called ``noun``."""
+    """Return whether a column may reference the ``key`` of the objects in the list with the name ``noun``."""
     words, own, thing = folded(column).split("_"), folded(key).split("_"), folded(noun)
     if words == own or (folded(column) in (thing, f"{thing}_id") and own == ["id"]):
         return True
@@ -525,7 +537,10 @@ def _names(column: str, key: str, noun: str) -> bool:
 
 
 def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> Json:
-    """A row with the fields of the others that its columns name; of several with the name of the column before them."""
+    """Return a row with the fields of the objects that its columns reference.
+
+    If the row references several objects, the name of the column is put before the names of fields that differ.
+    """
     if len(others) == 1:
         ((column, other),) = others.items()
         fields = {
@@ -545,7 +560,10 @@ def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> 
 
 
 def _beside(records: list[Json]) -> list[Json]:
-    """Records of which always two have an id in common, as one that holds the fields of both; none of others."""
+    """Return one record for every two records that share an id, with the fields of both.
+
+    The result is empty unless every id belongs to exactly two records.
+    """
     for key in records[0] if records else ():
         counts = Counter(_values(records, key))
         if len(counts) < 2 or {*counts.values()} != {2}:
@@ -570,7 +588,7 @@ def _beside(records: list[Json]) -> list[Json]:
 
 
 def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """The records, or those in a list inside of each if these hold ids of others."""
+    """Return the records in the list that each record contains, if these hold ids; otherwise the records themselves."""
     for key in records[0]:
         lists = [record.get(key) for record in records]
         inner: list[Json] = next(filter(None, map(records_in, lists)), [{}])
