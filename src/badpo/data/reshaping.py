@@ -1,4 +1,4 @@
-"""Tables whose rows are not votes, or whose cells hold several values, become tables with a row for each vote."""
+"""Convert tables whose rows are not votes, or whose cells hold several values, to tables with a row for each vote."""
 
 import html
 import itertools
@@ -58,21 +58,22 @@ Recognised = tuple[Table, dict[str, str]]
 
 _MANY_ROWS = 1000
 _LONGEST_QUOTE = 20_000
-_MOST_LEGENDS = 100  # beside a table
+_MOST_LEGENDS = 100  # largest number of legends outside the cells of a table that are read
 _USUAL_QUESTION = 15  # characters
 _LONGEST_OPTION = 60  # characters
 _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")
 
 
 def is_legend(text: str) -> bool:
-    """Whether a text says what numbers mean, as in ``1 = A is better, 5 = B is better``."""
+    """Return whether a text explains numbers, as in ``1 = A is better, 5 = B is better``."""
     return any(legends_in(text)) and bool(direction_of(f"x ({text})") or which_wins(f"x ({text})"))
 
 
 def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
-    """The table with what legends say of its numbers in the names of columns, and these names by those without it.
+    """Return the table with legends added to the names of columns, and the new name for each renamed column.
 
-    A legend stands beside the table, alone in a column, or in the first row of its column.
+    A legend explains the numbers in a column. It is outside the table, in a column of its own, or in the first row of
+    the column that it explains.
     """
     frame, legends = table.frame, [*dict.fromkeys(table.legends)][:_MOST_LEGENDS]
     of_columns: dict[str, str] = {}
@@ -109,7 +110,7 @@ def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
 
 
 def _meanings(text: str) -> dict[str, str]:
-    """The codes that a legend explains, and their meanings, if these name both sides; else empty."""
+    """Return the meanings of the codes in a legend if they name both sides; otherwise an empty mapping."""
     pairs = [part.partition(" = ") for part in text.split("; ")]
     meanings = {code: meaning for code, _, meaning in pairs if meaning}
     sides = {side[0] for meaning in meanings.values() if (side := side_of(meaning))}
@@ -117,7 +118,11 @@ def _meanings(text: str) -> dict[str, str]:
 
 
 def _explained(text: str, frame: pd.DataFrame) -> list[str]:
-    """The columns whose numbers a legend explains: those it names, else those called votes, else all on its scale."""
+    """Return the columns whose numbers a legend explains.
+
+    These are the columns that the legend names. If there are none, these are the columns that are named after votes or
+    ratings, and otherwise all columns on the scale of the legend that may hold votes.
+    """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
     columns = []
@@ -129,7 +134,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     if named := [name for name in columns if f"_{folded(name)}_" in form]:
         return named
     if text.partition(":")[0] in map(str, frame):
-        return []  # of another column
+        return []  # the legend explains another column
     said = [
         name for name in columns if names_vote(name) or re.search("rating|score|likert", folded(name))
     ]
@@ -137,7 +142,10 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 
 
 def reshape(table: Table, told: Collection[str]) -> Table:
-    """The table with one row for each vote; columns that were ``told`` by name stay as they are."""
+    """Return the table with one row for each vote.
+
+    A change that would remove one of the columns ``told``, which the user named, is left out.
+    """
     for change in (
         _without_trials,
         _counts_of_shares,
@@ -167,7 +175,10 @@ def spread(
     what: str,
     code: str = "N106",
 ) -> Recognised:
-    """A table of votes, whose index says from which row each was made, with its ``new`` columns and a notice."""
+    """Return the table of votes with a notice, and the column for each of badpo's names, including the ``new`` ones.
+
+    The index of ``frame`` holds the row of ``table`` from which each vote was made.
+    """
     table = table.with_rows(frame)
     kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
     return table.noted(code, what), kept | {name: name for name in new}
@@ -176,10 +187,10 @@ def spread(
 def melt_groups(
     table: Table, theirs: Mapping[str, str], groups: Groups, key: str, what: str
 ) -> Recognised:
-    """A row for each group of columns in each row of the table, unless all cells of the group are empty.
+    """Return a table with a row for each group of columns in each row, without groups whose cells are all empty.
 
-    The name of the group stands in the column ``key``, unless one of its columns does. If few votes have no annotator,
-    one annotator without a name stands for these, so that no vote is lost.
+    The column ``key`` holds the name of the group, unless a column of the group has the name ``key``. If few votes have
+    no annotator, they are kept as the votes of one annotator with the name "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
     new = [*dict.fromkeys([key, *next(iter(groups.values()))])]
@@ -202,7 +213,7 @@ def melt_groups(
 
 
 def without_rows(table: Table, is_out: Any, reason: str, what: str) -> Table:
-    """The table without some of its rows, which are counted and noted."""
+    """Return the table without the rows for which ``is_out`` is True, with their count and a notice."""
     at = np.flatnonzero(is_out)
     if not len(at) or len(at) == len(table.frame):
         return table
@@ -241,7 +252,7 @@ def _is_trial(label: str) -> bool:
 
 
 def _without_trials(table: Table) -> Table:
-    """The table without practice trials, checks of attention, votes of test accounts and cancelled votes."""
+    """Return the table without practice trials, attention checks, votes of test accounts and cancelled votes."""
     names = [*map(str, table.frame)]
     known = columns_named(names, (*PAIR, "response", "chosen", "rejected", "winner")).values()
     for name in names:
@@ -272,9 +283,9 @@ def _without_trials(table: Table) -> Table:
 
 
 def _counts_of_shares(table: Table) -> Table:
-    """The table with the votes for each response, if it has shares of each and the number of people.
+    """Return the table with counts of votes, if it has the share of votes for each side and the number of annotators.
 
-    The shares are fractions or percentages of the two sides. What they leave of the number of people are ties.
+    The shares are fractions or percentages. The annotators that do not belong to either share count as ties.
     """
     frame = table.frame
     sizes = [name for name in frame if is_number_of_people(name)]
@@ -295,9 +306,9 @@ def _counts_of_shares(table: Table) -> Table:
 
 
 def _votes_beside_events(table: Table) -> Table:
-    """The votes of a log of events beside the texts that an earlier event showed, if ids say which event.
+    """Return the votes in a log of events joined with the texts that other events showed, if ids link the events.
 
-    The texts of an event must be the only ones under its ids: the sides may be shown in either order.
+    The table stays unchanged if the same ids belong to different texts, because the order of the sides is then unknown.
     """
     frame = table.frame
     known = columns_named([*map(str, frame)], PAIR)
@@ -305,7 +316,7 @@ def _votes_beside_events(table: Table) -> Table:
         return table
     texts = [*known.values()]
     shown = frame[frame[texts].notna().all(axis=1)]
-    # columns of the votes are empty in every row that shows texts
+    # the columns of the votes are empty in all rows that show texts
     of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
     votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
     if not len(votes):
@@ -327,10 +338,10 @@ def _votes_beside_events(table: Table) -> Table:
 
 
 def _blocks_of_comparisons(table: Table) -> Table:
-    """A row for each of several comparisons in a row, whose columns differ in the number of the comparison alone.
+    """Return a table with a row for each comparison, if each row holds several comparisons in numbered columns.
 
-    A comparison has a prompt or two responses, and a vote; a survey may write its code before each question, as in
-    ``P01left. Left answer``.
+    The names of the columns differ only in the number of the comparison. A comparison has two responses, a vote and
+    possibly a prompt. A survey may write its code before each question, as in ``P01left. Left answer``.
     """
     blocks: dict[str, dict[str, str]] = {}
     for name in map(str, table.frame):
@@ -360,10 +371,10 @@ def _blocks_of_comparisons(table: Table) -> Table:
 
 
 def _answers_to_questions(table: Table) -> Table:
-    """A row for each vote of a survey that has a row for each person and a column for each comparison.
+    """Return a table with a row for each vote of a survey with a row for each person and a column for each comparison.
 
-    The name of such a column quotes the prompt and both responses, or it is the prompt and the cells are the texts of
-    two responses. The person is the column that is called so, or the row.
+    The name of the column for a comparison quotes the prompt and both responses, or the name is the prompt and the
+    cells are the chosen responses. If no column holds the annotators, each row counts as one annotator.
     """
     frame = table.frame
     names = [str(name) for name in frame]
@@ -398,9 +409,9 @@ def _answers_to_questions(table: Table) -> Table:
 
 
 def _replies_beside(table: Table) -> Table:
-    """Of messages that name the message before them, those with a rank, beside the prompt that they answer.
+    """Return the ranked messages in a table of messages, with the parent message of each as its prompt.
 
-    Whoever wrote a message did not rank it.
+    Columns that name the writers are dropped, because the writer of a message is not the annotator who ranked it.
     """
     forms = {folded(str(name)): name for name in table.frame}
     wanted = ("parent_id", "parent_message_id"), ("message_id", "id"), ("text", "content"), ("rank",)
@@ -422,7 +433,10 @@ _TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
 
 
 def _votes_of_voters(table: Table) -> Table:
-    """A row for each person whose name stands in the column of an answer, as under the reactions to a message."""
+    """Return a table with a row for each vote, if the column of each answer lists the people who voted for it.
+
+    Reactions to chat messages are exported in this form.
+    """
 
     def tail(name: str) -> str:
         return re.sub(r"\.(?:users|voters|people|names)$", "", name).rpartition(".")[2]
@@ -440,7 +454,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # names come back; labels of sides, numbers and texts are none
+    # the same names occur in several cells, and are neither labels of sides nor numbers nor long texts
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
@@ -462,7 +476,7 @@ def _votes_of_voters(table: Table) -> Table:
 
 
 def _side_alone(label: str) -> str:
-    """The side that a label is, and not only names among other words; empty if it is none."""
+    """Return the side if a label consists of nothing but a word for this side; otherwise an empty string."""
     if _TIES.fullmatch(label.strip()) or EVEN.fullmatch(label):
         return "tie"
     side, word = side_of(label) or ("", "")
@@ -476,12 +490,12 @@ _NUMBER_WORDS = {"one": "1", "two": "2", "+1": "1"}
 
 
 def _as_number(label: str) -> str:
-    """A label with the name of an emoji for a number, as ``:one:``, as that number."""
+    """Return the number for the name of a number emoji such as ``:one:``; other labels unchanged."""
     return _NUMBER_WORDS.get(label.strip(": "), label)
 
 
 def _names_in(cell: Any) -> list[str]:
-    """The names that a cell lists; none if it holds anything else."""
+    """Return the names in a list or a text; an empty list if the cell holds anything else."""
     if isinstance(cell, list):
         return [one for one in cell if isinstance(one, str)]
     return (
@@ -492,10 +506,10 @@ def _names_in(cell: Any) -> list[str]:
 
 
 def _votes_of_both_orders(table: Table) -> Table:
-    """A row for each of two verdicts on a pair, of which the second saw the answers in the other order.
+    """Return a table with a row for each verdict, if each pair was judged in both orders of the answers.
 
-    The labels of the second name places on the screen, unless both verdicts agree more often than by chance if they
-    name the same answers.
+    The labels in the second order are taken for places on the screen. If the labels of both orders agree more often
+    than by chance, they are taken for the answers themselves.
     """
     frame = table.frame
     pairs = []
@@ -533,7 +547,10 @@ def _votes_of_both_orders(table: Table) -> Table:
 
 
 def _choice_of_ticks(table: Table) -> Table:
-    """One column of labels for columns of ticks, of which each row has at most one, called after a side or a tie."""
+    """Return the table with one column of labels instead of columns of ticks that are named after a side or a tie.
+
+    Nearly all rows have at most one tick.
+    """
     frame = table.frame
     ticks: dict[str, dict[str, str]] = {}
     for name in map(str, frame):
@@ -565,7 +582,7 @@ def _choice_of_ticks(table: Table) -> Table:
 
 
 def _split_texts(table: Table) -> Table:
-    """The prompt and both answers in columns of their own, if one cell holds all three."""
+    """Return the table with separate columns for the prompt and both answers, if one column holds all three."""
     frame = table.frame
     names = [*map(str, frame)]
     if len({*names}) < len(names):
@@ -614,7 +631,7 @@ _TITLES = re.compile(r"[\s,;|/*#:\[(\u2013-]*$")
 
 
 def _mark(side: str) -> re.Pattern[str]:
-    """What stands before an answer, as in ``A:``, ``[1]``, ``Answer B (60 words):`` or ``:two:``."""
+    """Return the pattern of the marks before an answer: ``A:``, ``[1]``, ``Answer B (60 words):``, ``:two:``."""
     called = rf"(?:(?i:(?:{ANSWER}|model|system|version|variante?|opci[oó]n|antwort))[ _#]*)"
     note = r"(?: ?\([^()\n]{1,40}\))?"
     return re.compile(
@@ -629,9 +646,9 @@ _MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two
 
 
 def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
-    """The prompt and the two responses that a text quotes, as headers of surveys do; None if it quotes none.
+    """Return the prompt and the two responses that a text such as a survey header quotes; None for other texts.
 
-    A response of which only a number of words is told becomes as many words.
+    If the text gives only the number of words of a response, the response becomes this number of placeholder words.
 
     Examples
     --------
@@ -665,7 +682,7 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 
 
 def _answer_in_words(mark: str, text: str) -> str:
-    """The text behind a mark; as many words as it says if there is no text."""
+    """Return the text after a mark, or the stated number of placeholder words if the text is missing."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
     n_words = re.search(_COUNTED_WORDS, f"{mark}{text}", re.IGNORECASE)
     rest = re.sub(rf"\(?{_COUNTED_WORDS}\)?", "", text, flags=re.IGNORECASE)
@@ -687,7 +704,10 @@ _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least"
 
 
 def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
-    """Columns of three or more answers to one prompt, as their names or the labels of another column say."""
+    """Return the columns of three or more answers to one prompt; an empty mapping if there are none.
+
+    The columns are recognised by their names, or by a column whose labels or rankings contain these names.
+    """
     if answers := numbered_answers(free):
         return answers
     texts = {folded(name): name for name in free if holds_texts(frame[name])}
@@ -710,7 +730,10 @@ def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
 
 
 def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
-    """The columns in which each of several judges rates every answer, as ``answer_1.annotations.JUDGE.rating``."""
+    """Return the columns of each judge who rates every answer, such as ``answer_1.annotations.JUDGE.rating``.
+
+    The result is empty for fewer than two judges.
+    """
     groups: Groups = {}
     for key, answer in answers.items():
         inside = answer.rpartition(".")[0] + "."
@@ -730,9 +753,10 @@ def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
 def best_beside_others(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> Recognised:
-    """Of three or more answers the best, beside each of the others, and these beside the worst, if a column names it.
+    """Return a table that compares the best of three or more answers with every other answer.
 
-    The table itself if nothing ranks the answers.
+    If a column names the worst answer, the table also compares the other answers with the worst one. The table is
+    returned unchanged if no column ranks the answers.
     """
     frame, keys = table.frame, [*answers]
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
@@ -765,17 +789,17 @@ def best_beside_others(
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
     left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
-    # who takes places for an order, or the other way round, sees it in rows as read
+    # a notice with the code N107 shows rows as they were read, so that users can check the direction of the ranking
     return spread(table, votes, left, [*new], what, "N107")
 
 
 def _places(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[Floats, list[str], bool]:
-    """The place of each answer in each row, 0 the best and NaN of one without a place; the columns that say so.
+    """Return the place of each answer in each row, the columns with the places, and whether they name best and worst.
 
-    These are a number for each answer, a column for each place, an order such as ``2>1=3``, or the best and the worst,
-    as the last of the three results says.
+    A lower place is better, and NaN stands for an answer without a place. The places come from a number for each
+    answer, a column for each place, an order such as ``2>1=3``, or the names of the best and the worst answer.
     """
     frame, keys = table.frame, [*answers]
     forms = {folded(name): name for name in frame if name not in answers.values()}
@@ -809,7 +833,7 @@ def _places(
     columns = [frame[name].to_numpy(dtype=object) for name in answers.values()]
     known = {form: i for i, names in enumerate(called) for form in names if form}
     if used and "0" not in known and "0" in few_labels(frame[used[0]]):
-        known = {str(i): i for i in range(len(keys))}  # an index that counts from 0
+        known = {str(i): i for i in range(len(keys))}  # the ranking numbers the answers from 0
     places = np.full((len(frame), len(keys)), np.nan)
     for row, cells in enumerate(zip(*(frame[name] for name in used), strict=True)):
         texts = [column[row] for column in columns]
@@ -818,7 +842,7 @@ def _places(
         ]
         order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
         if any(order):
-            # what is not named stands behind the others, but before the worst
+            # answers that are not named are placed after the named answers, but before the worst answer
             rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
             order.insert(1 if used[0] in best else len(order), rest)
         for place, group in enumerate(order):
@@ -832,7 +856,7 @@ def _places(
 
 
 def _is_place(form: str, i: int) -> bool:
-    """Whether a column is called like the one of the answers in place ``i``, counted from 0."""
+    """Return whether the name of a column means the answers in place ``i``, counted from 0."""
     nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
     number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
     return (
@@ -842,7 +866,10 @@ def _is_place(form: str, i: int) -> bool:
 
 
 def _groups_in(cell: Any) -> list[list[str]]:
-    """The answers that an order names, those of one place together: a list, or text as in ``2>1=3`` or ``B, A, C``."""
+    """Return the answers in an order, grouped by place.
+
+    The order is a list or a text such as ``2>1=3`` or ``B, A, C``.
+    """
     if isinstance(cell, list):
         return [[one] for one in cell]
     places = re.split(r"[>≻]+", str(cell)) if ">" in str(cell) else re.split(r"[\s,;]+", str(cell))
@@ -850,7 +877,7 @@ def _groups_in(cell: Any) -> list[list[str]]:
 
 
 def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:
-    """The number of the answer that a cell is the text of, or names; -1 where it is none."""
+    """Return the index of the answer whose text or name a cell holds; -1 if the cell holds neither."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
     form = folded(str(cell).removesuffix(".0"))
@@ -858,6 +885,6 @@ def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> 
 
 
 def holds_rankings(column: pd.Series) -> bool:
-    """Whether the cells of a column are rankings, such as ``B>A>C``."""
+    """Return whether the cells of a column are rankings such as ``B>A>C``."""
     cells = column.dropna()[:MANY_ROWS].map(str)
     return bool(len(cells) and cells.str.fullmatch(_ORDER).all())
