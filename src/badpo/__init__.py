@@ -1,7 +1,7 @@
 """Preference training that keeps the annotators' shared bias out of the language model.
 
-Importing badpo loads neither torch nor transformers; each public name brings what it needs when it is first
-used. ``__init__.pyi`` says to type checkers where that is.
+Importing badpo loads neither torch nor transformers. The module of a public name is imported when the name is first
+used. ``__init__.pyi`` lists these modules for type checkers.
 """
 
 import importlib

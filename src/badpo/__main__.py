@@ -1,14 +1,14 @@
-"""The program ``badpo``, which ``python -m badpo`` is too."""
+"""The program ``badpo``; ``python -m badpo`` starts the same program."""
 
 import signal
 import sys
 
 
 def main() -> None:
-    """Run the command line; whoever stops the command, by Ctrl-C or SIGTERM, gets one line and the exit code 130."""
+    """Run the command line. If Ctrl-C or SIGTERM stops a command, print one line and exit with the code 130."""
     signal.signal(signal.SIGTERM, _stop)
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed one is None
-        # a sign that the terminal's encoding lacks is written as a code, which JSON has too
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed stream is None
+        # a character that the terminal's encoding lacks is written as an escape sequence, which JSON also supports
         stream.reconfigure(errors="backslashreplace")
     try:
         from badpo.cli.main import app

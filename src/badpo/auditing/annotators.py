@@ -235,8 +235,8 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`).
-        # In the latter, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
+        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`). In
+        # `reliability_votes`, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)

@@ -1,8 +1,8 @@
 r"""Evidence that an annotator votes differently from co-voters; the evidence is valid at any time.
 
-Consider a comparison on which s of n votes are for side a, and which receives no more votes. If annotator k votes as
-the co-voters do, each of the n voters is equally likely to be among the s, so that k chose a with the probability s /
-n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by :math:`\epsilon`
+Consider a comparison that receives no further votes and on which s of n votes are for side a. If annotator k votes like
+the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that k chose a is then
+s / n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by :math:`\epsilon`
 log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n - s)`. The
 likelihood ratio of the two hypotheses is
 

@@ -399,7 +399,7 @@ def _join_mixtures(parts: list[Mixture]) -> Mixture:
 
 
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
-    """Average two posteriors, of which the second one holds with the probability ``chance`` for all annotators alike.
+    """Average two posteriors; for all annotators, the second posterior is correct with the probability ``chance``.
 
     Tau is that of the more probable posterior, and its interval contains the intervals of both. A posterior with a
     probability of at most 10 % does not widen the interval.

@@ -496,8 +496,8 @@ def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -
 
     Examples
     --------
-    On every second comparison the longer response has an emoji, on the others one of two equally long responses has.
-    Two annotators choose the emoji, two avoid it:
+    On every second comparison, the longer response has an emoji. On all other comparisons, both responses have the same
+    length, and one has an emoji. Two annotators choose the response with the emoji, and two avoid it:
 
     >>> comparison, delta = np.repeat(np.arange(40), 4), np.repeat(np.tile([[1.0], [0.0]], (20, 1)), 4, axis=0)
     >>> votes = Votes(comparison, np.tile([1, 1, -1, -1], 40), np.tile(np.arange(4), 40), delta, 4)

@@ -1,4 +1,4 @@
-"""Camps of taste: annotators who agree with each other more than their agreement with all annotators implies.
+"""Camps of taste: annotators who agree with one another more than their agreement with all annotators implies.
 
 A random responder agrees with nobody. An annotator with another taste agrees with annotators who share this taste.
 """
@@ -64,7 +64,8 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
 
     Examples
     --------
-    Annotators 0 to 2 nearly always agree, and so do 3 to 5, but not with the others:
+    Annotators 0 to 2 nearly always agree with one another, and so do annotators 3 to 5. The tastes of the two camps are
+    independent:
 
     >>> random = np.random.default_rng(0)
     >>> taste = np.repeat(random.choice([-1, 1], (60, 2)), 3, axis=1)

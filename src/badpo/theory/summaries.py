@@ -164,8 +164,8 @@ def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
-    ``clusters`` labels the rows that depend on each other, usually by prompt. By default every row is its own
-    cluster.
+    ``clusters`` has the same label for rows that depend on one another, usually the rows of a prompt. By default every
+    row is its own cluster.
 
     Returns
     -------

@@ -137,8 +137,8 @@ class BADPOConfig(TrainingArguments):
     max_length : int or None
         Maximum number of tokens of a prompt with a response. Longer responses are cut at the end. None cuts nothing.
     max_prompt_length : int or None
-        Maximum number of tokens of a prompt. Longer prompts are cut at the left. Only for ``encoding="paper"``, where
-        None means 384.
+        Maximum number of tokens of a prompt. Longer prompts are cut at the left. Only for ``encoding="paper"``, for
+        which None means 384.
     encoding : {"trl", "paper"}
         ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` gives the token ids of the paper.
     bias : str or None

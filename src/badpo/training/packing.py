@@ -2,8 +2,8 @@
 
 Responses to the same prompt often begin with the same tokens. A tree contains the prompt and the full first response.
 For every other response, the tree contains only the tokens after the beginning that the response shares with the first
-response. Each shared token goes through the model once. The trees follow each other in a flat row without padding, and
-a table of segments defines which tokens attend to which. This module handles only token ids; `badpo.training.attention`
+response. Each shared token goes through the model once. The trees are concatenated in a flat row without padding, and a
+table of segments defines which tokens attend to which. This module handles only token ids; `badpo.training.attention`
 runs the model.
 
 A layout function takes pairs (prompt ids, response ids) and returns the inputs of the scoring forward; see

@@ -1,4 +1,4 @@
-"""Score comparisons by the reference policy, and cache its log-probabilities.
+"""Score comparisons with the reference policy, and cache its log-probabilities.
 
 The cache has one value for each token of a response. Its keys are the model, the code and the token ids, so that
 other arms, other seeds and resumed runs on the same texts use the cached values.
@@ -199,7 +199,7 @@ class ReferenceCache:
 
 
 class ReferenceScorer:
-    """Scores comparisons by the reference of a run.
+    """Scores comparisons with the reference of a run.
 
     The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step; after
     it, a policy that has a ``name`` is loaded again. ``pairs`` are responses that show whether a new adapter changes
