@@ -43,7 +43,7 @@ from badpo.data.vocabulary import (
 from badpo.theory import Floats, Ints
 
 Objects = NDArray[np.object_]
-# The columns of each vote in a row: name of the vote -> badpo's name of a part of the vote -> column of that part.
+# Columns of several votes in a row: name of the vote -> badpo's name for a part of the vote -> column of this part.
 Groups = dict[str, dict[str, str]]
 
 _BREAK = re.compile(
@@ -125,7 +125,7 @@ _WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA
 
 
 def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
-    """Return the number of each value and the distinct values in order of first appearance.
+    """Return the index of each value among the distinct values, and the distinct values by first appearance.
 
     `pandas.factorize` is not used because pandas before version 3 compares texts only up to the first NUL character.
     """
@@ -177,10 +177,10 @@ def cell_key(value: Any) -> str:
 
 
 def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
-    """Return the number of each cell's content, and the array of distinct contents.
+    """Return the index of each cell's content in the array of distinct contents, and this array.
 
-    A content is a text or a list of chat messages. Empty cells have the number -1, which is the index of None at the
-    end of the array. If a cell holds anything else, its content is a `ValueError` that states the reason.
+    A content is a text or a list of chat messages. Empty cells have the index -1, because the array ends with None. If
+    a cell holds anything else, its content is a `ValueError` that states the problem.
     """
     others: dict[Hashable, Any] = {}
 
@@ -264,7 +264,7 @@ _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, 
 
 
 def ids_in(column: pd.Series) -> pd.Series:
-    """Return a column as ids; all ids are None if a cell holds a list or an object."""
+    """Return the ids in a column; all ids are None if a cell holds a list or an object."""
     try:
         return pd.Series(as_ids(column), column.index, dtype=object)
     except ValueError:
@@ -318,7 +318,7 @@ def holds_texts(column: pd.Series) -> bool:
 
 
 def as_numbers(column: pd.Series) -> Floats:
-    """Return a column as numbers, with NaN for a cell without a number. Texts may have a decimal comma."""
+    """Return the numbers in a column, with NaN for cells without a number. Texts may have a decimal comma."""
     found: Floats = pd.to_numeric(column, errors="coerce").to_numpy(
         dtype=np.float64, na_value=np.nan, copy=True
     )
@@ -472,7 +472,7 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
     best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
-    # If two columns hold words, one of them may hold annotators, whose ids must not appear in messages.
+    # A column of words may hold the ids of annotators, which messages must not quote. Keep columns with equal words.
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best
     words = [frozenset(few_labels(frame[name])) for name in best]
@@ -646,7 +646,7 @@ def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Ser
 
 
 def open_columns(table: Table) -> list[str]:
-    """Return the unused columns of a recognised table that hold neither votes nor texts nor a unique id in each row."""
+    """Return the unused columns of a recognised table that hold no votes, no texts and no unique ids."""
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
     votes = columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
