@@ -613,7 +613,10 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
 
 
 def _with_names_of_places(table: Table) -> Table:
-    """Return the table with the answers instead of places as labels, if columns such as ``left_model`` name them."""
+    """Return the table with labels that name answers instead of places.
+
+    This requires columns such as ``left_model``, which hold the name of the answer in each place.
+    """
     frame, kind = table.frame, table.kind
     if kind != "a_b" or "winner" not in frame:
         return table
@@ -621,7 +624,7 @@ def _with_names_of_places(table: Table) -> Table:
     labels = {label: side for label in few_labels(frame["winner"]) if (side := side_of(label))}
     names = {*called}
     if not {"a", "b"} & {word for _, word in labels.values()}:
-        # if labels name places such as left and right, accept also the words in which the names of the answers differ
+        # labels name places such as left and right, so the cells may also hold only the words that distinguish answers
         names |= {*called[0].split("_")} ^ {*called[1].split("_")}
     if any(word in form.split("_") for _, word in labels.values() if word for form in called):
         return table
