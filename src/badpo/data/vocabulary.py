@@ -102,7 +102,7 @@ TURNED = {"a": "b", "b": "a", "tie": "tie"}
 
 
 def folded(text: str) -> str:
-    """Return a name in lower case, with underscores instead of spaces, other signs and camel case.
+    """Return a name in lower case with an underscore between its words and numbers, and without a legend.
 
     Examples
     --------
@@ -160,7 +160,7 @@ _NUMBER_OF_PEOPLE = re.compile(
 
 
 def is_number_of_people(name: str) -> bool:
-    """Return whether the name of a column means the number of annotators, such as ``No. of raters``."""
+    """Return whether the name of a column is a name for the number of annotators, such as ``No. of raters``."""
     return _NUMBER_OF_PEOPLE.fullmatch(folded(name)) is not None
 
 
@@ -251,7 +251,7 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# end of a label that names a place, in a row whose sides were exchanged; the column that says so stands before it
+# end of a label that names a place in a row with exchanged sides, after the name of the column that marks the row
 EXCHANGED = " exchanged)"
 
 
@@ -304,10 +304,10 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the numbers and their meanings in a name: first those written before, then those written after the words.
+    """Return two lists of numbers with their meanings in a name.
 
-    An example of the first list is ``1 = A is better``, of the second ``A is better = 1``. Both lists are empty if the
-    name is longer than `LONGEST_LEGEND`.
+    The first list has the numbers before their meaning, as in ``1 = A is better``. The second list has the numbers
+    after their meaning, as in ``A is better = 1``. Both lists are empty if the name is longer than `LONGEST_LEGEND`.
     """
     if len(name) > LONGEST_LEGEND:
         return [], []
@@ -382,7 +382,7 @@ def direction_of(name: str) -> dict[str, str]:
         if at
         else ""
     )
-    # "p1" is a person, but "pa" and "pb" are probabilities of a side
+    # "p1" is a person, but "p_a" and "p_b" are the probabilities of the sides
     is_of_one = len(at) == 1 and words != ["p", words[at[0]]] or words in (["p", "a"], ["p", "b"])
     if not is_said or not (is_of_one or (len(at) == 2 and _BETWEEN_SIDES.fullmatch(between))):
         return {}
@@ -880,7 +880,7 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=16)  # called once for each column of a table
 def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # Leave out numbered people, questions and unnamed columns, and names that also end in a third number or letter.
+    # Leave out numbered people, questions and unnamed columns, and pairs with a third column, such as answers 1 to 3.
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
     pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
@@ -955,9 +955,9 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
-    """Return the column with the most similar name for each of badpo's names, if there is one close enough.
+    """Return the column with the most similar name for each of badpo's names, if the names are similar enough.
 
-    No column is returned for two names.
+    Each column is returned for at most one name.
     """
     pairs = [
         (SequenceMatcher(None, name, folded(other)).ratio(), name, other)
