@@ -253,7 +253,10 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
 
 
 def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Return whether ``key`` names the objects in lists: with distinct names, each of which is in half of the lists."""
+    """Return whether ``key`` holds the name of each object in lists.
+
+    The names in a list must be distinct, and every name must occur in at least half of the lists.
+    """
     lists = [each for each in lists if each]
     if not lists or not all(isinstance(one, dict) for each in lists for one in each):
         return False
@@ -272,7 +275,7 @@ def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
 
 
 def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
-    """Return a list of votes for each object that maps annotators to their votes; None if the objects are others."""
+    """Return a list of votes for each object if the objects map annotators to their votes; None for other objects."""
     counts = Counter(itertools.chain(*objects))
     is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
     if any(side_of(str(key)) for key in counts):
@@ -422,7 +425,7 @@ def _are_labels(column: pd.Series) -> bool:
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
 
-_MOST_LISTS = 10  # in one file
+_MOST_LISTS = 10  # largest number of lists in a file that are joined
 
 
 def records_in(value: Any) -> list[Json] | None:
@@ -588,7 +591,10 @@ def _beside(records: list[Json]) -> list[Json]:
 
 
 def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """Return the records in the list that each record contains, if these hold ids; otherwise the records themselves."""
+    """Return the records in the lists inside ``records`` if the inner records have ids of other records.
+
+    Each inner record gets the fields of its outer record. Without such lists, ``records`` is returned unchanged.
+    """
     for key in records[0]:
         lists = [record.get(key) for record in records]
         inner: list[Json] = next(filter(None, map(records_in, lists)), [{}])
