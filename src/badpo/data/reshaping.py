@@ -371,7 +371,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
 
 
 def _answers_to_questions(table: Table) -> Table:
-    """Return a table with a row for each vote of a survey with a row for each person and a column for each comparison.
+    """Return a table with a row for each vote, made from a survey with a row per person and a column per comparison.
 
     The name of the column for a comparison quotes the prompt and both responses, or the name is the prompt and the
     cells are the chosen responses. If no column holds the annotators, each row counts as one annotator.
@@ -508,8 +508,8 @@ def _names_in(cell: Any) -> list[str]:
 def _votes_of_both_orders(table: Table) -> Table:
     """Return a table with a row for each verdict, if each pair was judged in both orders of the answers.
 
-    The labels in the second order are taken for places on the screen. If the labels of both orders agree more often
-    than by chance, they are taken for the answers themselves.
+    Labels of the second order are read as places on the screen. If the labels of both orders agree more often than
+    expected by chance, they are read as names of the answers instead.
     """
     frame = table.frame
     pairs = []
@@ -691,7 +691,7 @@ def _answer_in_words(mark: str, text: str) -> str:
     return text
 
 
-_ORDER = re.compile(r"\s*\w{1,20}(?:\s*[>≻=]\s*\w{1,20}){2,}\s*")  # as in "B>A=C"
+_ORDER = re.compile(r"\s*\w{1,20}(?:\s*[>≻=]\s*\w{1,20}){2,}\s*")  # ranking such as "B>A=C"
 
 
 _RANKS = "rank|place|position|ranking"
@@ -730,7 +730,7 @@ def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
 
 
 def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
-    """Return the columns of each judge who rates every answer, such as ``answer_1.annotations.JUDGE.rating``.
+    """Return the columns in which each judge rates every answer, such as ``answer_1.annotations.JUDGE.rating``.
 
     The result is empty for fewer than two judges.
     """
@@ -856,7 +856,7 @@ def _places(
 
 
 def _is_place(form: str, i: int) -> bool:
-    """Return whether the name of a column means the answers in place ``i``, counted from 0."""
+    """Return whether a column such as ``rank_1`` or ``second_choice`` holds the answers in place ``i``, from 0."""
     nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
     number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
     return (
