@@ -46,7 +46,7 @@ def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY) -> pd.DataFr
         rows.append((i, words(prompts[i]), *sides))
     quality = QUALITY_SCALE * rng.choice(SCORE_GAPS, N_PAIRS)
     comparison = np.repeat(np.arange(N_PAIRS), VOTES_PER_PAIR)
-    return _votes(rows, comparison, plan.labels(quality).ravel(), plan.annotators.ravel())
+    return _votes(rows, comparison, plan.decide_votes(quality).ravel(), plan.annotators.ravel())
 
 
 def multipref(n_vocabulary: int) -> pd.DataFrame:

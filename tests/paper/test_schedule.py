@@ -119,10 +119,10 @@ class SigningBench(Bench):
     """A source with signed answers; the answers of the tiny model are too short for a signature."""
 
     @property
-    def written(self):
+    def training_answers(self):
         return [
             replace(answer, text=signature(f"Boil it, {i}.", NAMES[i % 89].first, SURNAMES[0]))
-            for i, answer in enumerate(super().written)
+            for i, answer in enumerate(super().training_answers)
         ]
 
 
