@@ -712,8 +712,8 @@ def _find_problems(
         if not names:
             remedy += ' with attributes=["length:ratio=1.5"]'
         yield (
-            "a stream is not read in advance: pass a BiasTerm as bias with all annotators who may occur, and gold "
-            f"annotators in its mask; or one bias for all annotators: {remedy}"
+            "a stream is not read in advance: pass a BiasTerm as bias that contains every possible annotator, with "
+            f"gold annotators in its mask; or use one bias for all annotators: {remedy}"
         )
     if settings.warm_start != "zero" and (term is not None or not losses <= _LOG_ODDS_LOSSES):
         yield (

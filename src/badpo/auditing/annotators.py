@@ -69,8 +69,8 @@ CONDITIONAL = (
     "number of votes for each side; no assumption is made on the assignment of comparisons"
 )
 MARGINAL = (
-    "marginal estimator: each estimate is the sum of bias and of reliability times the merit that correlates with the "
-    "attribute, and comparisons with a single vote cannot separate the two"
+    "marginal estimator: each estimate contains the bias and also reliability times the merit of the attribute; "
+    "comparisons with a single vote cannot separate the two parts"
 )
 QUALITIES = {"conditional": CONDITIONAL, "marginal": MARGINAL}
 NOT_IDENTIFIED = (

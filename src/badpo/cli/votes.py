@@ -212,7 +212,7 @@ def import_votes(
         None, help="none: the table does not say who cast the votes."
     ),
     write_mapping: Path | None = Option(
-        None, metavar="FILE", help="Also write a private file with the name of each pseudonym."
+        None, metavar="FILE", help="Also write a private file with the id behind each pseudonym."
     ),
     as_json: options.AsJson = False,
     *,
@@ -242,7 +242,7 @@ def import_votes(
     ]
     if write_mapping:
         lines.append(
-            f"{result['mapping']}: the name of each pseudonym; keep this file apart from the table"
+            f"{result['mapping']}: the id behind each pseudonym; keep this file apart from the table"
         )
     options.print_result(
         as_json,

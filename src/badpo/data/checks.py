@@ -136,8 +136,8 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
         who = counted(int(always.sum()), "annotator")
         what = f"{who} chose one side of the table nearly always, whatever stood there"
         remedy = (
-            "their leans and care, and with several of them those of others, mean little: "
-            "leave their rows out; badpo check says whose"
+            "their bias and reliability are hardly known, and several such annotators also affect the estimates of "
+            "others: leave their rows out; badpo check says whose"
         )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
@@ -157,7 +157,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
             if len(values) == 1:
                 what = f"the value is {values[0]:g} for every response of {of_all}, which leaves nothing to estimate"
                 return [Problem("E120", what, where, "check the rule with badpo attributes test", n)]
-        what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ tell of a bias"
+        what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ show a bias"
         remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
         return [Problem("E121", what, where, remedy, n)]
     found = []
@@ -193,7 +193,7 @@ def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> I
         "only with one another"
     )
     if never and judgments.has_identities:
-        told += f"; {counted(never, 'annotator')} never did, and their lean is not known"
+        told += f"; {counted(never, 'annotator')} never did, and their bias is not known"
     yield Problem("W127", told, f'attribute "{name}"', remedy, n)
 
 
@@ -209,7 +209,7 @@ def _of_annotators(
     without = has_told & ~has_seen
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never saw the sides differ"
-        remedy = "their lean is not known; training gives them the pool's mean"
+        remedy = "their bias is not known; training gives them the pool's mean"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     sign = judgments.votes["sign"]
     one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0

@@ -64,7 +64,7 @@ from badpo.data.vocabulary import columns_named, like_annotators, normalize_text
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
-_LEARNED = "numbers of single people in a run that learned from their votes"
+_LEARNED = "figures about individual annotators in a run that learned from their votes"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # shorter ids are not searched for in texts
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
 _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {

@@ -391,7 +391,7 @@ class Judgments:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowException, OverflowError) as error:
-            what = "the messages have fields besides role and content of several kinds, or empty ones"
+            what = "the messages have further fields besides role and content, of several kinds or empty"
             remedy = "leave those fields out, or give each of them values of one kind"
             raise DataError([Problem("E105", what, str(path), remedy)]) from error
 

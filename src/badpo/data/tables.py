@@ -146,7 +146,7 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     if isinstance(source, pa.Table):
         return Table(_frame_of_arrow(source), name)
     remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
-    raise _unreadable(kind, "it is no table that is known here", remedy)
+    raise _unreadable(kind, "badpo knows no table of this kind", remedy)
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
@@ -945,7 +945,7 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
 def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
-        what = f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}"
+        what = f"{len(wrong):,} rows are not objects with named cells, first: row {wrong[0]}"
         raise _unreadable(name, what, "give objects, or dicts")
     names = list(dict.fromkeys(key for record in records for key in record))
     require_size(str(name), len(records), len(names))  # each record may have different keys

@@ -97,7 +97,7 @@ class StartDifference:
             "W152",
             f"the policy's first log-probabilities differ from the reference's by {100 * self.difference:.2g} % "
             f"(rounding explains {100 * self.tolerance:.2g} %)",
-            f"model and reference, all tokens of the first step; mean margin {self.mean:.2g}",
+            f"comparison of model and reference on all tokens of the first step; mean margin {self.mean:.2g}",
             "leave ref_model out, or start from its weights, and keep disable_dropout on. Theta = 0 anchors the policy "
             "at the attribute rate of the reference only if both are equal at the start",
         )
