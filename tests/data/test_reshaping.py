@@ -531,6 +531,7 @@ def test_votes_of_a_log_follow_the_texts_that_were_shown():
 
 
 def test_sheets_of_items_ratings_and_codes_are_joined(tmp_path):
+    pytest.importorskip("openpyxl")
     path = tmp_path / "study.xlsx"
     with pd.ExcelWriter(path) as writer:
         items = {"Item no.": range(N), "Prompt": PROMPTS, "First text": A, "Second text": B}
