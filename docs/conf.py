@@ -36,7 +36,7 @@ html_math_renderer = "mathml"
 nitpick_ignore_regex = [("py:.*", ".*")]
 suppress_warnings = ["ref.python"]
 
-# names of parameters stand in the signature, kinds in the docstring
+# the signature has the names of parameters, and the docstring has their kinds
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring, napoleon_google_docstring = True, False

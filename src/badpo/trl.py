@@ -511,7 +511,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
         """Train as TRL does, and write the files of a run that `badpo evaluate` can measure.
 
-        Each rendering of a chat template is limited in time. The templates of streams and of rows with images are
+        Each rendering of a chat template has a time limit. The templates of streams and of rows with images are
         rendered during training.
         """
         # the folders beside "run" belong to policies that the script saves

@@ -129,7 +129,7 @@ Keys = Mapping[str, Any]
 # Shape of the demo's model, which has 0.18 million parameters.
 DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
-# Recipe keys of every run at every scale.
+# Recipe keys that all runs have, whatever their scale.
 ALWAYS = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",

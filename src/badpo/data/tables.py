@@ -320,7 +320,7 @@ def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
-    """Return the reader for the suffix of a file name, also before a suffix such as ``.gz``; None if there is none."""
+    """Return the reader for the suffix of a file name, or None. A last suffix such as ``.gz`` is ignored."""
     plain = Path(path.stem) if path.suffix.lower() in PACKED else path
     return READERS.get(plain.suffix.lower())
 

@@ -47,7 +47,7 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
     rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from position
     ``start`` on. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose conversation
     does not begin with the prompt are excluded, as in the published code. Because of a known error in UltraFeedback,
-    about 2,000 of its poor responses have the highest score, so a part of the quality margins is wrong.
+    about 2,000 of its poor responses have the highest score, so some of the quality margins are wrong.
 
     References
     ----------
