@@ -257,14 +257,14 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
 # -- states of the runs ----------------------------------------------------------------------------------------------
 
 
-class RunPlan(TypedDict):
+class SuitePlan(TypedDict):
     """State of each run by its path, and lines about the votes."""
 
     states: dict[str, str]
     about: list[str]
 
 
-def plan(reproduction: Reproduction) -> RunPlan:
+def plan(reproduction: Reproduction) -> SuitePlan:
     """List the state of each run, and describe the votes. The function loads no model.
 
     If a corpus cannot be read, a line says so.

@@ -542,7 +542,7 @@ def _names_default() -> Suite:
 
 
 def _length_default() -> Suite:
-    # The placebo has no bias toward length and none toward Markdown, so the rows declare both.
+    # The placebo has no bias toward length and no bias toward Markdown, so the BA-DPO rows declare both attributes.
     rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO)
     panel = Panel("tab:multipref", f"{QWEN}, badpo train's fit", STYLE, rows, LENGTH)
     title = "The table of `multipref-length` with badpo train's fit of theta"

@@ -25,7 +25,7 @@ TEST_TASTE = (
 
 
 @dataclass
-class Findings:
+class AuditProblems:
     """The problems found so far; ``where`` is the place of the next problems."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -49,7 +49,7 @@ def find_problems(
 
     ``features`` are the votes with the scanned features as attributes. ``agreement`` is a part of audit.json.
     """
-    findings = Findings()
+    findings = AuditProblems()
     check_votes(findings, judgments, design, estimates)
     check_agreement(findings, design, estimates, agreement)
     for j, name in enumerate(design.attributes):
@@ -65,7 +65,7 @@ def find_problems(
 
 
 def check_votes(
-    findings: Findings, judgments: Judgments, design: Design, estimates: AnnotatorEstimates
+    findings: AuditProblems, judgments: Judgments, design: Design, estimates: AnnotatorEstimates
 ) -> None:
     """Report properties of the votes that limit the estimates."""
     weighted = int((judgments.votes["weight"] != 1).sum())
@@ -108,7 +108,7 @@ def check_votes(
 
 
 def check_agreement(
-    findings: Findings, design: Design, estimates: AnnotatorEstimates, agreement: Json
+    findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, agreement: Json
 ) -> None:
     """Report different tastes, votes without disagreement and votes at random."""
     camps = estimates.camps
@@ -160,7 +160,9 @@ def check_agreement(
         )
 
 
-def check_anchors(findings: Findings, design: Design, estimates: AnnotatorEstimates, j: int) -> None:
+def check_anchors(
+    findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, j: int
+) -> None:
     """Report anchors that do not identify the shared bias toward an attribute."""
     name, anchors = design.attributes[j], estimates.checks["anchors"]
     if not anchors:
@@ -191,7 +193,7 @@ def check_anchors(findings: Findings, design: Design, estimates: AnnotatorEstima
 
 
 def check_estimates(
-    findings: Findings, design: Design, options: AuditOptions, estimates: AnnotatorEstimates, j: int
+    findings: AuditProblems, design: Design, options: AuditOptions, estimates: AnnotatorEstimates, j: int
 ) -> None:
     """Report estimates of annotators that are missing, infinite or not comparable."""
     name, least = design.attributes[j], options.min_informative
@@ -231,7 +233,9 @@ def check_estimates(
     )
 
 
-def check_reliability(findings: Findings, design: Design, estimates: AnnotatorEstimates, j: int) -> None:
+def check_reliability(
+    findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, j: int
+) -> None:
     """Report differences that may be due to reliability instead of bias."""
     name, checks = design.attributes[j], estimates.checks
     pool, reliability = estimates.pool[name], checks["care"]
@@ -256,7 +260,7 @@ def check_reliability(findings: Findings, design: Design, estimates: AnnotatorEs
     )
 
 
-def check_outliers(findings: Findings, judgments: Judgments, design: Design, j: int) -> None:
+def check_outliers(findings: AuditProblems, judgments: Judgments, design: Design, j: int) -> None:
     """Report differences in a continuous attribute that the estimates cap or ignore."""
     unit, n_cut = design.unit[j], int(design.n_cut[j])
     largest = np.abs(judgments.delta[:, j]).max(initial=0.0)
@@ -271,7 +275,7 @@ def check_outliers(findings: Findings, judgments: Judgments, design: Design, j: 
 
 
 def check_features(
-    findings: Findings,
+    findings: AuditProblems,
     judgments: Judgments,
     features: Judgments,
     design: Design,

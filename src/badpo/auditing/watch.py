@@ -92,7 +92,8 @@ class AuditMonitor:
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
         # For each annotator an array with one row per attribute.
         # A row contains three kinds of log-likelihood ratios and the number of informative votes.
-        # The ratios are against voting like the co-voters, against random responding, and of low reliability.
+        # The first kind tests whether the annotator votes like the co-voters.
+        # The second kind tests for random responding, and the third kind for low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 

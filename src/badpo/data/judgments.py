@@ -80,7 +80,7 @@ class Judgments:
     source : str
         Name of the file with the votes; empty if the votes were not read from a file.
     ties : Judgments or None
-        Judgments of the rows that are ties: they have the sign 0, and their own tables of comparisons and annotators.
+        Judgments that are ties. They have the sign 0 and separate tables of comparisons and annotators.
         None if there are no ties.
 
     Examples

@@ -197,9 +197,9 @@ class BiasTerm(torch.nn.Module):
     def start_at(self, theta: Tensor) -> None:
         """Set the parts so that theta equals a given theta of shape (n_annotators, n_attributes).
 
-        The parts are set one by one, from the coarsest to the finest. Each group of a part gets the mean of the
-        remaining theta over its learned annotators. A remainder that the finest part cannot express is ignored. Rows of
-        annotators whose mask is 0 are ignored.
+        The method sets one part after the other: the mean, the class offsets, the deviations of annotators. Each part
+        gets the mean of the theta that the earlier parts do not explain, over the annotators whose theta is learned. The
+        method drops what the last part cannot represent. Rows of annotators whose mask is 0 are ignored.
 
         Examples
         --------

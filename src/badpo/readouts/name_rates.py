@@ -63,7 +63,7 @@ def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# Maximum number of logits (positions times vocabulary) and of tokens in a forward pass.
+# Largest number of logits (positions times vocabulary) and largest number of tokens in one forward pass.
 # The tokens of a shared context count once for every sequence.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16

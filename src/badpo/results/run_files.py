@@ -88,7 +88,7 @@ class Tilt(Measured):
     n_comparisons: int | None = None
 
 
-class PromptSums(_Content):
+class StoredSums(_Content):
     """Sums of a metric by prompt and their divisors; two metrics with equal ``sizes`` have the same rows."""
 
     sums: list[float]
@@ -141,7 +141,7 @@ class Readouts(_Content):
     kl: Measured | None = None
     tilt: dict[str, Tilt] = {}
     log_ratio: Measured | None = None
-    by_prompt: dict[str, PromptSums] = {}
+    by_prompt: dict[str, StoredSums] = {}
     votes: dict[str, dict[str, Measured]] = {}
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
@@ -181,7 +181,7 @@ class BiasContent(_Content):
     extra: BiasExtra = BiasExtra()
 
 
-class Environment(_Content):
+class RunEnvironment(_Content):
     """Content of ``environment.json``."""
 
     packages: dict[str, str] = {}
@@ -205,7 +205,7 @@ class Run:
     readouts: Readouts
     bias: BiasContent = BiasContent()
     config: Json = field(default_factory=dict)
-    environment: Environment = Environment()
+    environment: RunEnvironment = RunEnvironment()
 
     @property
     def recipe_bias(self) -> Json:
@@ -454,7 +454,7 @@ class MeasuredRuns:
             is_reference = other == REFERENCE  # one run for all seeds
             theirs = (next(iter(others.values()), {}) if is_reference else others.get(seed, {})).get(key)
             if is_reference and key != "tokens":
-                theirs = ours and PromptSums(sums=[0.0] * len(ours.sums), sizes=ours.sizes)
+                theirs = ours and StoredSums(sums=[0.0] * len(ours.sums), sizes=ours.sizes)
             if ours and theirs and ours.sizes == theirs.sizes:
                 found[seed] = np.subtract(ours.sums, theirs.sums), np.array(ours.sizes)
         return found
@@ -603,7 +603,7 @@ def read_run(folder: Path) -> Run:
         readouts,
         _read_content(folder / "bias.json", BiasContent),
         config,
-        _read_content(folder / "environment.json", Environment),
+        _read_content(folder / "environment.json", RunEnvironment),
     )
 
 

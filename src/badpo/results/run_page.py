@@ -35,7 +35,7 @@ from badpo.results.formatting import (
     shown,
     signed,
 )
-from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
+from badpo.results.run_files import Estimate, MeasuredRuns, RunEnvironment, read_suite
 from badpo.results.run_findings import anchor_of_run, anchor_sentences, quantities, quantity_findings
 
 TILT_TITLE, RATES_TITLE, AMOUNTS_TITLE = _OPENING = (
@@ -165,7 +165,7 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """Return names and values of the seeds, data and package versions of the runs."""
-    unknown, runs = Environment(), suite.runs
+    unknown, runs = RunEnvironment(), suite.runs
     made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
         "Runs": [run.folder.name for run in runs],

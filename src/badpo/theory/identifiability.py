@@ -355,7 +355,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     Returns
     -------
     sparse array of shape (n_unknowns, nullity)
-        The columns are not orthogonal. An unknown that is zero in every solution has an empty row.
+        The columns are not orthogonal. If an unknown is zero in every solution, its row has no entries.
 
     Notes
     -----

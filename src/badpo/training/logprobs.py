@@ -188,8 +188,8 @@ def target_logps(
 ) -> Tensor:
     """Log-probability of each target token under the softmax of ``logits_of(hidden)``, in fp32.
 
-    At most `LOGITS_AT_ONCE` or `LOGITS_AT_ONCE_ON_GPU` logits exist at a time. If this needs several chunks, the
-    backward pass computes the logits of each chunk again instead of storing them.
+    The number of logits in memory is at most `LOGITS_AT_ONCE` on a CPU and `LOGITS_AT_ONCE_ON_GPU` on a GPU. With more
+    logits, the function works in chunks, and the backward pass computes the logits of each chunk again.
     """
 
     def chunk_logps(rows: Tensor, targets: Tensor) -> Tensor:

@@ -361,7 +361,7 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
     key : str
         Key of ``settings`` in the surrounding settings.
     is_text : bool
-        Whether any text is allowed, because no library loads anything by it.
+        Whether ``settings`` is plain text, by which no library loads a file or a module. Any such text is allowed.
 
     Yields
     ------
