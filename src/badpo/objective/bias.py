@@ -198,8 +198,8 @@ class BiasTerm(torch.nn.Module):
         """Set the parts so that theta equals a given theta of shape (n_annotators, n_attributes).
 
         The method sets one part after the other: the mean, the class offsets, the deviations of annotators. Each part
-        gets the mean of the theta that the earlier parts do not explain, over the annotators whose theta is learned. The
-        method drops what the last part cannot represent. Rows of annotators whose mask is 0 are ignored.
+        gets the mean of the theta that the earlier parts do not explain, over the annotators whose theta is learned.
+        The method drops what the last part cannot represent, and it ignores rows of annotators whose mask is 0.
 
         Examples
         --------
