@@ -153,7 +153,7 @@ def test_the_tokenizer_of_a_folder_is_its_tokenizer_json_alone(tmp_path):
         ({"type": "regex", "name": "x", "pattern": "("}, "is not a regular expression"),
         ({"type": "word_list", "name": "x", "words": "perhaps"}, "needs a list of words"),
         ({"type": "word_list", "name": "x", "words": []}, "at least one word"),
-        ({"type": "signature_name", "name": "x", "names": ["Emily", ""]}, "no empty one"),
+        ({"type": "signature_name", "name": "x", "names": ["Emily", ""]}, "no word may be empty"),
         ({"type": "python_function"}, "only be declared in Python, or by --attribute-file"),
     ],
 )

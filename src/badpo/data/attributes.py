@@ -1,7 +1,7 @@
 """Attributes: the class of declared attributes, the built-in attributes, and attributes from a configuration.
 
-An attribute gives each judgment a difference ``d = g(a) - g(b)``. The scope of an attribute says from what it is
-measured:
+An attribute gives each judgment a difference ``d = g(a) - g(b)`` of its values for the responses a and b. The scope of
+an attribute defines the arguments of its function ``measure``:
 
 ``response``
     ``measure(prompt, response) -> g``.
@@ -80,11 +80,11 @@ class Attribute:
 
     @property
     def is_position(self) -> bool:
-        """Whether the attribute is the position, that is the side shown first, which a vote need not record."""
+        """Whether the attribute is the position (which side was shown first); a vote need not record the position."""
         return self.config.get("type") == "position"
 
 
-# the forms in which attributes can be declared
+# type of an argument that declares one or several attributes; `as_attributes` converts it to a tuple of `Attribute`
 Attributes = Attribute | str | Mapping[str, Any] | Iterable[Attribute | str | Mapping[str, Any]]
 
 
@@ -125,10 +125,10 @@ def function_path(function: Any) -> str:
 
 
 def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
-    """The markedly longer response: 1 for the side with at least ``ratio`` times the other's words.
+    """The markedly longer response: 1 for the side with at least ``ratio`` times as many words as the other side.
 
-    Words are counted as in `word_count`, and an empty text counts as one word. If neither side is long enough, the
-    values are (0, 0). The attribute is defined in BA-DPO, appendix `app:multipref`.
+    `word_count` counts the words, and an empty text counts as one word. If neither response has ``ratio`` times as many
+    words as the other response, the values are (0, 0). The attribute is defined in BA-DPO, appendix `app:multipref`.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def word_count(text: str) -> int:
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
-    """Return whether a text has at least ``ratio`` times as many words as another text, and more words.
+    """Return whether a text has more words than another text, and at least ``ratio`` times as many.
 
     If the other text is empty, it counts as one word.
     """
@@ -171,10 +171,11 @@ def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
 
 
 def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words") -> Attribute:
-    """Number of words divided by ``unit``; cross-group where the sides differ by more than ``threshold``.
+    """Number of words divided by ``unit``; a judgment is cross-group if the sides differ by more than ``threshold``.
 
-    Words are counted as in `word_count`. The threshold is in the same unit. Theta is the bias per unit: with
-    ``unit=100``, theta is the bias per hundred words. The bias term's learning rate is chosen for a theta of this size.
+    `word_count` counts the words. The threshold is in the same unit as the attribute. Theta is the bias per unit: with
+    ``unit=100``, theta is the bias per hundred words. The bias term's default learning rate is chosen for a theta per
+    hundred words, not for a theta per word.
 
     Examples
     --------
@@ -190,7 +191,7 @@ def LengthTokens(
     """Number of tokens divided by ``unit``, without special tokens; see `LengthWords` for threshold and unit.
 
     ``tokenizer`` is a tokenizer of transformers, a function from a text to a sequence of tokens, or the folder or the
-    Hub name of a model with a ``tokenizer.json``. This file is read when the first text is measured.
+    Hub name of a model with a ``tokenizer.json``. The tokenizer's file is read when the first text is measured.
 
     Examples
     --------
@@ -211,7 +212,7 @@ def LengthTokens(
 
 
 def Markdown(name: str = "markdown") -> Attribute:
-    """1 when the response has a header, a list, bold text, a code fence or a table line. See `badpo.data.markers`.
+    """1 if the response has a header, a list, bold text, a code fence or a table line. See `badpo.data.markers`.
 
     Examples
     --------
@@ -424,7 +425,7 @@ def Column(
 
 
 def Position(name: str = "position") -> Attribute:
-    """+1 where response a was shown first, -1 where b was; missing, and compared only with its like, where nobody says.
+    """+1 if response a was shown first, -1 if response b was; missing if the vote does not record the position.
 
     The shared bias of this attribute is the pool's bias toward the side shown first. The attribute needs the column
     ``shown_first``.
@@ -449,9 +450,10 @@ def PythonFunction(
     threshold: float = 0.0,
     continuous: bool = False,
 ) -> Attribute:
-    """Make an attribute from your own function, with the arguments and the result of its scope (see the module).
+    """Make an attribute from your own function; its scope defines the arguments and the result (see the module).
 
-    Such an attribute can only be declared in Python, because a configuration file must not name code to run.
+    An attribute with your own function can only be declared in Python, because a configuration file must not name code
+    to run.
 
     Examples
     --------
@@ -485,7 +487,7 @@ class BuiltIn:
     make: Callable[..., Attribute]
     example: Mapping[str, Any] = field(default_factory=dict)  # example parameters
     is_scanned: bool = False  # whether the audit scans it if it is not declared
-    # similar types: the audit does not scan this attribute if one of these types is declared
+    # the audit does not scan this attribute if an attribute of one of the types in `repeats` is declared
     repeats: tuple[str, ...] = ()
     is_length: bool = False  # whether it measures the length of answers
     is_coded: bool = False  # whether it is coded from a name and thus does not describe a person
@@ -521,7 +523,8 @@ ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row 
 def describe_attributes() -> list[dict[str, str]]:
     """List the known attribute types.
 
-    Each entry has the ``type``, the ``scope``, an ``example`` for the command line, and a description in ``what``.
+    The list has a dict for each attribute type, with the keys ``type``, ``scope``, ``example`` (as on the command line)
+    and ``what`` (a description).
     """
     rows = []
     for kind, make in ATTRIBUTES.items():
@@ -541,10 +544,10 @@ def describe_attributes() -> list[dict[str, str]]:
 def add_attributes(path: str | Path) -> None:
     """Add the attribute types that a user's Python file defines in its mapping ``ATTRIBUTES``.
 
-    The mapping has a function for each type. The function has the parameters of the attribute and returns an
-    `Attribute`, such as a `PythonFunction`. A user names the file in an option or in a call, because a recipe or a run
-    folder must not name code to run. An installed package adds attribute types by entry points of the group
-    ``badpo.attributes``.
+    The mapping ``ATTRIBUTES`` has a function for each attribute type. The function has the parameters of the attribute
+    and returns an `Attribute`, such as a `PythonFunction`. A user names the file in an option or in a call, because a
+    recipe or a run folder must not name code to run. An installed package adds attribute types by entry points of the
+    group ``badpo.attributes``.
     """
     try:
         own = runpy.run_path(str(path))["ATTRIBUTES"]
@@ -559,9 +562,9 @@ def add_attributes(path: str | Path) -> None:
 
 
 def checked_number(key: str, value: Any, above: float | None = None) -> float:
-    """Convert a number or its text to a finite float that is greater than ``above``, or else at least 0.
+    """Convert a number or its text to a float; raise `ConfigError` if it is not finite or too small.
 
-    Raise `ConfigError` for any other value.
+    The float must be greater than ``above``. If ``above`` is None, the float must be at least 0.
     """
     try:
         number = float(value)
@@ -580,7 +583,7 @@ def checked_words(name: str, words: Iterable[str]) -> list[str]:
         raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
     listed = list(words)
     if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
-        raise ConfigError(f'attribute "{name}" needs at least one word, and no empty one')
+        raise ConfigError(f'attribute "{name}" needs at least one word, and no word may be empty')
     return listed
 
 
@@ -618,8 +621,8 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
 def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
     """Convert declared attributes to a tuple of `Attribute`.
 
-    One attribute or several attributes can be declared. Each is an `Attribute`, a configuration, or a text as on the
-    command line.
+    ``declared`` is one attribute or several attributes. Each attribute is given as an `Attribute`, as a configuration,
+    or as a text such as ``"length:ratio=1.5"``.
     """
     if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
         declared = [declared]
@@ -645,9 +648,9 @@ def _as_attribute(declared: Any) -> Attribute:
 def parsed_attribute(text: str) -> dict[str, Any]:
     r"""Parse the text of an attribute, NAME:KEY=VALUE,KEY=VALUE;VALUE, to its configuration.
 
-    A comma that is not followed by KEY= is a part of the value. In a pattern or a name the comma is kept; in any other
-    value it separates several values, as a semicolon does. A value with ``,KEY=``, and a word with a comma, can only be
-    declared in Python.
+    A comma that is not followed by KEY= is a part of the value. A pattern or a name may contain a comma; in any other
+    value, a comma or a semicolon separates the elements of a list. A value that contains ``,KEY=`` and a word that
+    contains a comma can only be declared in Python.
 
     Examples
     --------
@@ -674,7 +677,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
 
 
 def parameter(text: str) -> Any:
-    """Parse a text to a number or to True or False; return any other text, such as "no" and "on", unchanged."""
+    """Convert a text to a number or to True or False; return any other text, such as "no" and "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):
@@ -727,7 +730,7 @@ def _attribute(
 ) -> Attribute:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"the name of an attribute must be text; got {name!r}")
-    # an attribute with a unit is a count, which is continuous
+    # an attribute with the parameter "unit" is a count, and a count is a continuous attribute
     continuous = parameters.get("continuous", "unit" in parameters)
     threshold = parameters.get("threshold", 0.0)
     config = {"type": kind, "name": name, **parameters}
@@ -781,7 +784,7 @@ def _read_tokenizer(name: str) -> Any:
             f'cannot read the tokenizer "{name}" ({str(error).rstrip(".")}); name a folder with a tokenizer.json, or '
             "download it once with network"
         ) from error
-    # the file may contain settings to truncate or pad texts
+    # a tokenizer.json may contain settings that truncate or pad texts
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

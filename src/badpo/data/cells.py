@@ -43,7 +43,7 @@ from badpo.data.vocabulary import (
 from badpo.theory import Floats, Ints
 
 Objects = NDArray[np.object_]
-# Columns of several votes in a row: name of the vote -> badpo's name for a part of the vote -> column of this part.
+# Columns of a table with several votes per row: name of the vote -> badpo's name for a part of the vote -> column.
 Groups = dict[str, dict[str, str]]
 
 _BREAK = re.compile(
@@ -59,7 +59,7 @@ MOST_ROWS, MOST_COLUMNS, MOST_CELLS = 5_000_000, 2_000, 50_000_000
 def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = None) -> None:
     """Raise a `DataError` (E102) if a table has too many rows, columns or cells.
 
-    Callers also check the size that a table will have after each vote has become a row.
+    If one row of a table holds several votes, callers also check the size of the table with one row per vote.
     """
     n_cells = n_rows * n_columns if n_cells is None else n_cells
     sizes = (
@@ -101,7 +101,7 @@ class Table:
     def with_rows(self, frame: pd.DataFrame) -> "Table":
         """Return the table with the rows of ``frame``.
 
-        The index of ``frame`` holds, for each of its rows, the number of the row of this table it was made from.
+        Each row of ``frame`` was made from a row of this table; the index of ``frame`` holds the number of that row.
         """
         made_of = frame.index.to_numpy()
         lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
@@ -109,7 +109,7 @@ class Table:
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
     def row_name(self, row: int) -> str:
-        """Return the number, counted from 1, of the source row from which a row was made."""
+        """Return the number, counted from 1, of the row of the source from which a row of the table was made."""
         return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
 
     def noted(
@@ -160,7 +160,7 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    # No file can hold half of a surrogate pair, and pandas 2 compares texts only up to a NUL. Write both as codes.
+    # escape NUL characters and single surrogates: pandas 2 compares texts only up to a NUL, and UTF-8 has no surrogates
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     text = normalize_text(text, "NFC")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
@@ -177,10 +177,10 @@ def cell_key(value: Any) -> str:
 
 
 def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
-    """Return the index of each cell's content in the array of distinct contents, and this array.
+    """Return the index of each cell's content in the array of distinct contents, and the array.
 
-    A content is a text or a list of chat messages. Empty cells have the index -1, because the array ends with None. If
-    a cell holds anything else, its content is a `ValueError` that states the problem.
+    The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
+    of the array is None. If a cell holds anything else, its content is a `ValueError` that states the problem.
     """
     others: dict[Hashable, Any] = {}
 
@@ -189,7 +189,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
             return None
         try:
             messages = as_messages(cell)
-            # the tag "messages" keeps this key distinct from a text that is the same JSON
+            # the tag "messages" distinguishes a list of messages from a text with the same JSON
             key: Hashable = "messages", text_key(messages)
             others[key] = messages
         except (ValueError, TypeError, RecursionError) as error:
@@ -200,7 +200,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     # most texts occur in several cells
     numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
     values = as_objects([*(others.get(key, key) for key in keys), None])
-    half = ValueError("it holds half of a surrogate pair, which is no character")
+    half = ValueError("it contains half of a surrogate pair, which is not a valid character")
     for i, value in enumerate(values):
         if isinstance(value, (str, list)) and not is_unicode(text_key(value)):
             values[i] = half
@@ -211,8 +211,9 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
 def as_messages(cell: Any) -> list[dict[str, Any]]:
     """Return the chat messages in a cell as plain dicts whose contents are text.
 
-    A single message becomes a list with one message. The text parts of a content are joined. Keys without a value,
-    which columnar files add, are left out. A cell that holds anything else raises a `ValueError`.
+    A single message becomes a list with one message. If the content of a message is a list of text parts, the parts are
+    joined. Keys of a message without a value, which parquet files add, are left out. A cell that holds no messages
+    raises a `ValueError`.
     """
     if isinstance(cell, Mapping):
         cell = [cell]
@@ -235,8 +236,8 @@ def _message(message: Any) -> dict[str, Any]:
         is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
         content = "".join(texts) if is_text else None
     if content is None and message.get("tool_calls"):
-        remedy = "which is what attributes read; write the call into its content"
-        raise ValueError(f"the {role} message calls a tool and has no text, {remedy}")
+        remedy = "attributes read only the text of a message, so write the call into its content"
+        raise ValueError(f"the {role} message calls a tool and has no text; {remedy}")
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")
     others = {key: value for key, value in message.items() if value is not None}
@@ -293,7 +294,7 @@ def is_same_text(cell: str, text: str) -> bool:
 
 def few_labels(column: pd.Series) -> list[str]:
     """Return the distinct labels of a column, or an empty list if there are more than `MOST_LABELS`."""
-    # the first rows are enough to rule out most other columns
+    # if a column has more than MOST_LABELS labels, the first rows usually show it
     for cells in (column[:MANY_ROWS], column):
         labels = [*ids_in(cells).dropna().unique()]
         if len(labels) > MOST_LABELS:
@@ -332,7 +333,7 @@ def as_ratings(column: pd.Series) -> Floats:
     """Return the ratings in a column as numbers.
 
     A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If a column has only one
-    distinct negative number, and this is a usual code for a missing value such as -99, its cells become NaN.
+    distinct negative number, and this number is a usual code for a missing value such as -99, it is replaced by NaN.
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
@@ -406,14 +407,14 @@ _NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|ge
 
 
 def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
-    """Return the columns that hold nothing but votes.
+    """Return the columns in which every cell holds a vote.
 
     A vote is a label of a side, a rating on a small scale, or a copy of the preferred answer or of its model's name.
     If no column holds votes, return the columns that share the same two or three words with another column.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
-    # every column is compared with every side, and the time must not grow with the square of the number of columns
+    # every column is compared with every column of answers, so this limit bounds the time for tables with many columns
     if len(sides) > _MOST_SIDES:
         sides = models[:_MOST_SIDES]
 
@@ -436,8 +437,8 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the largest set of columns of votes that are alike.
 
-    Columns are alike if they share at least half of their labels. If some names differ only in a number at their end,
-    columns that are alike must also have the same name without the number.
+    Two columns of votes are alike if they share at least half of their labels. If some column names differ only in a
+    number at the end, alike columns must also have the same name without the number.
     """
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
@@ -455,9 +456,9 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the columns that show most clearly which side was preferred, by their cells and then by their names."""
+    """Return the columns that show most clearly which side was preferred, ranked by their cells and then by name."""
     sides = [theirs[ours] for ours in PAIR[1:] if ours in theirs]
-    # rows without answers, such as other trials of an experiment, are not votes
+    # rows without answers do not hold votes; an experiment may, for example, export other trials in the same file
     frame = frame[frame[sides].notna().any(axis=1)] if sides else frame
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
@@ -472,7 +473,8 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
     best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
-    # A column of words may hold the ids of annotators, which messages must not quote. Keep columns with equal words.
+    # A column of words may hold the ids of annotators, which messages must not quote.
+    # Two columns with the same words probably hold votes, so such columns are kept.
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best
     words = [frozenset(few_labels(frame[name])) for name in best]
@@ -508,9 +510,9 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
 
 
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns of votes without copies.
+    """Return the columns of votes without copies of other columns.
 
-    A column is a copy if another part of the same object before it names the same side in every row.
+    A column is a copy if an earlier column, made from the same object, names the same side in every row.
     """
     found: dict[tuple[str, ...], str] = {}
     for name in names:
@@ -522,7 +524,7 @@ def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the pairs of columns that name the two responses of a row by their ids, models or sources.
 
-    Labels of votes may be such names.
+    The label of a vote may be such a name, for example the id of the preferred response.
     """
 
     def holds_words(name: str) -> bool:
@@ -543,7 +545,8 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
 def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = NEARLY_ALL) -> bool:
     """Return whether two columns rate the two answers of a row.
 
-    Nearly all cells hold numbers, or nearly all rows have a tick and fewer than 10 % of the rows have two.
+    Nearly all cells of the two columns must hold numbers. If the cells hold ticks, nearly all rows must have a tick,
+    and fewer than 10 % of the rows may have a tick for both answers.
     """
     is_of_people = not has_word(pair[0], MACHINES)
     if not is_of_people or any(are_no_votes(name, frame[name]) for name in pair):
@@ -552,7 +555,7 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
     cells = pd.concat([frame[name] for name in pair])
     is_number = np.isfinite([a, b])
     values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
-    # an empty cell in the same row as a tick means no
+    # if one of the two columns has a tick, an empty cell of the other column in the same row means "not preferred"
     is_said = is_number.any(axis=0) if values <= {0.0, 1.0} else is_number
     if not len(a) or is_said.mean() < filled or is_number.sum() < NEARLY_ALL * cells.notna().sum():
         return False
@@ -563,17 +566,17 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
 
 
 def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups:
-    """Return the pair of columns in which each annotator rates the two answers.
+    """Return, for each annotator, the pair of columns in which the annotator rates the two answers.
 
-    The name of a column contains the side and the annotator. The result is empty for fewer than two annotators.
+    The name of such a column contains the side and the annotator. The result is empty for fewer than two annotators.
     """
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # any word of a name may be the side; very long names are skipped to save time
+    # any word of a column name may be the side; very long names are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
-    # try letters before numbers and the last word first, because annotators may also be numbered
+    # a number in a column name may be the annotator, so letters are tried as the side before numbers
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
@@ -589,8 +592,8 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
 def likely_annotators(table: Table) -> list[str]:
     """Return the columns that very likely name the annotators, in a table whose columns have badpo's names.
 
-    Columns that are named after annotators come first. If several votes come from one row of the source, only columns
-    that differ between votes from the same row are returned.
+    Columns with a name such as "annotator" or "rater" come first. If several votes come from one row of the source,
+    only columns that differ between votes from the same row are returned.
     """
     frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*PAIR, "response", "chosen", "rejected") if ours in frame]
@@ -604,7 +607,7 @@ def likely_annotators(table: Table) -> list[str]:
         how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
     if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
         return sorted(found, key=lambda name: how[name] != "called")
-    # accept names of people only if exactly one column could hold them
+    # a column of people's names is accepted only if it is the only such column
     named = [name for name in how if how[name] == "names"]
     return named if len(named) == 1 else []
 
@@ -612,9 +615,9 @@ def likely_annotators(table: Table) -> list[str]:
 def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
     """Return the reason why a column may hold annotators, or an empty string if there is none.
 
-    The reasons are ``called`` (the column is named after annotators), ``crossed`` (no two votes on the same comparison
-    share a value), ``codes`` (codes such as ``p07``) and ``names`` (names of people). Dates, values that rarely repeat
-    and values that follow from the prompt are not annotators.
+    The reasons are ``called`` (the column has a name such as "annotator"), ``crossed`` (all votes on a comparison have
+    different values), ``codes`` (the values are codes such as ``p07``) and ``names`` (the values are names of people).
+    Dates, values that rarely repeat and values that depend only on the prompt are not taken for annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()
     n, labels = ids.nunique(), ids.unique()
@@ -663,9 +666,10 @@ def unused_columns(table: Table) -> tuple[str, ...]:
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
     """Return whether a column may hold groups of annotators.
 
-    Every annotator has one label, and there are at least two labels, but fewer labels than annotators.
+    Each annotator must have exactly one label, and the number of labels must be at least two but smaller than the
+    number of annotators.
     """
-    # the first rows are enough to rule out most other columns
+    # if a column has too many labels for groups, the first rows usually show it
     if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
         return False
     labels = few_labels(frame[name])
@@ -703,7 +707,7 @@ class Findings:
         if not len(index):
             return
         if code[0] == "E" and self.drops_bad_rows:
-            # leave out labels, which may be private: the reasons appear on pages that users share
+            # users share pages that state the reason, so the reason must not contain labels, which may be private
             self.bad[index] = "bad row: " + what.partition(' "')[0]
             return
         if code[0] == "E" and fix is None and len(index) <= max(1, FEW_ROWS * len(rows)):
@@ -723,7 +727,7 @@ class Findings:
     ) -> None:
         """Add a problem with the given count.
 
-        The message names the ``rows``, which are counted from 0, with their lines and pseudonyms.
+        ``rows`` are the row numbers, counted from 0, that the message names together with lines and pseudonyms.
         """
         where, lines = self.table.name, self.table.lines
         if column:
@@ -733,7 +737,7 @@ class Findings:
             who = zip(shown, self.pseudonyms[shown], strict=True)
             named = [self.table.row_name(row) + f" [{name}]" * (name is not None) for row, name in who]
             where += f", row{'s' * (n > 1)} {listed(named, n)}"
-            # lines differ from rows if the file has a header or line breaks in cells
+            # line numbers of a file differ from row numbers if the file has a header or line breaks in cells
             if lines is not None and (lines[shown] != shown + 1).any():
                 told = [f"{line:,}" for line in lines[shown]]
                 where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
@@ -741,10 +745,10 @@ class Findings:
         self.problems.append(problem)
 
     def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
-        """Return a column of ids or labels, with None for missing ones.
+        """Return the ids or labels in a column, with None for missing values.
 
-        If ``remedy`` is given, rows without an id are added as a problem. If the column holds lists or objects, this is
-        added as a problem. In this case, and if the table has no such column, all ids are None.
+        If ``remedy`` is given, a problem reports the rows without an id. If the column holds lists or objects, another
+        problem reports them and all returned ids are None. If the table lacks the column, all ids are None too.
         """
         ids = np.full(len(self.frame), None, dtype=object)
         if name not in self.frame:
@@ -758,13 +762,13 @@ class Findings:
         return ids
 
     def stop_at_errors(self) -> None:
-        """Raise a `DataError` with all problems, errors first, if one of them is an error."""
+        """Raise a `DataError` if one of the problems found is an error; the `DataError` lists all problems."""
         if any(problem.severity == "error" for problem in self.problems):
             raise DataError(worst_first(self.problems))
 
 
 def is_message(cell: Any) -> bool:
-    """Return whether a cell is a chat message: an object that names its speaker."""
+    """Return whether a cell is a chat message: an object with the key "role" or "from"."""
     return isinstance(cell, dict) and not {"role", "from"}.isdisjoint(cell)
 
 
@@ -774,7 +778,7 @@ def is_chat(cell: Any) -> bool:
 
 
 def parsed(text: str) -> Any:
-    """Return the value of a text in JSON, or in the notation of Python and numpy for lists; None for other texts."""
+    """Parse a text as JSON, or as a list in the notation of Python or numpy; return None for other texts."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
         # Python warns about invalid escape sequences
