@@ -241,7 +241,7 @@ def attention_call(model, n_rows=1, n_query=3, n_key=3, **keywords):
     return attention.tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
 
 
-OTHER_TOKENS = "the plan is for one row of 3 tokens"
+OTHER_TOKENS = "the tree plan describes one row of 3 tokens"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Training of a policy on judgments; nothing is imported here, so that a recipe can be read without torch."""
+"""Training of a policy on judgments. This package imports nothing, so that badpo can read a recipe without torch."""

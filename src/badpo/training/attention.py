@@ -1,9 +1,10 @@
-"""Attention over token trees, which runs each shared prefix through the model once.
+"""Tree attention, which runs a prefix that several sequences share through the model only once.
 
-A pack (`badpo.training.packing`) is one flat row of tokens. All layers except attention work on individual tokens and
-need no change. The attention is replaced by a function that transformers knows under the name `TREE_ATTENTION` and
-that reads a `TreePlan` from a keyword of the model's forward. Without a plan, the function is the model's ordinary
-attention with its padding mask, so that generation during training stays exact.
+A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. All layers of a
+model except attention process each token separately and need no change. badpo registers an attention function in
+transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
+forward. Without a `TreePlan`, the function computes ordinary attention with the padding mask, so that generation during
+training stays exact.
 
 The plan is a keyword and not a context, because gradient checkpointing runs the layers again in the backward pass.
 For the same reason the context `tree_attention` must include the backward pass.
@@ -31,22 +32,22 @@ from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
 
 from badpo.data.problems import ConfigError
 
-# The kernels also compute the scores that a causal mask removes. Splitting a segment into n blocks of queries, each
-# with the keys up to its own end, computes 1 + 1/n times the needed scores instead of twice as many.
+# Attention kernels also compute the scores that a causal mask removes, which doubles the number of scores.
+# If the queries of a segment are split into n blocks, the kernels compute only 1 + 1/n times the necessary scores.
 _QUERIES_PER_BLOCK = 48
 _MOST_BLOCKS = 4
-# Blocks share a padded attention call if padding adds at most a twentieth to the scores, plus the fixed cost of a
-# call.
+# Blocks of queries share a padded attention call if padding adds at most 5 % plus 1,024 attention scores.
+# The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
-# Smallest compute capability (Ampere) for the variable-length kernel.
+# The variable-length attention kernel of torch requires at least this compute capability (Ampere).
 _FIRST_WITH_VARLEN = (8, 0)
-# Older versions need equally many key heads and query heads.
+# In older versions of torch, the variable-length kernel requires as many key heads as query heads.
 _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
-    """Blocks of similar size for one attention call: n rows, padded to n_query and n_key tokens."""
+    """Blocks of queries that one attention call processes as n_rows rows, padded to n_query and n_key tokens."""
 
     n_rows: int
     n_query: int
@@ -56,7 +57,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """The tokens of a flat row that each token attends to, in the formats of the attention kernels."""
+    """Attention pattern of a packed row: the tokens that each token attends to, in the formats of the kernels."""
 
     segments: np.ndarray
     device: torch.device
@@ -68,14 +69,14 @@ class TreePlan:
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest sequence in the pack."""
+        """Number of tokens of the longest sequence in the packed row."""
         q_start, q_end, prefix_start, prefix_end = self.segments.T
         return int((q_end - q_start + prefix_end - prefix_start).max())
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
 
-        Under autocast the output is computed in autocast's precision, as in torch's own attention.
+        Under autocast, the attention output has autocast's precision, as in torch's own attention.
         """
         device_type = query.device.type
         if torch.is_autocast_enabled(device_type):
@@ -86,9 +87,9 @@ class TreePlan:
         return attend(query, key, value, scaling)
 
     def _attend_rows(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention over segments in a few padded batches, which works on every device and in every precision."""
+        """Compute the attention in a few padded batches, which works on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
-        # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
+        # One index_select serves all groups, because each call allocates a full-length gradient in the backward pass.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
         n_keys = [g.n_rows * g.n_key for g in groups]
         keys, values = (t.index_select(0, key_index).split(n_keys) for t in (key, value))
@@ -110,9 +111,9 @@ class TreePlan:
         return torch.cat(outputs).index_select(0, output_index)
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention over segments by torch's variable-length flash kernel, which needs CUDA and half precision.
+        """Compute the attention by torch's variable-length flash kernel, which requires CUDA and half precision.
 
-        The kernel aligns the causal triangle with the end of the keys, so that a branch attends to its whole prefix.
+        The kernel aligns the causal mask with the end of the keys, so that all queries attend to the whole prefix.
         """
         key_index, *places = self._varlen
         return varlen_attn(
@@ -127,7 +128,7 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
-        """Indices of queries and keys, the position of each token's output, and the attention calls."""
+        """Query and key indices of all attention calls, the position of each token's output, and the row groups."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
@@ -136,7 +137,7 @@ class TreePlan:
             n_before = blocks[members, 2]
             mask = None
             if n_before.any():
-                # position of a query among its keys; padded keys follow all real queries
+                # each query attends to the keys up to its own position; padding keys come after all real queries
                 place = n_before[:, None] + np.arange(n_query)
                 mask = self._to_device(place[:, None, :, None] >= np.arange(n_key))
             query_parts.append(queries.ravel())
@@ -144,14 +145,15 @@ class TreePlan:
             groups.append(RowGroup(n_rows, n_query, n_key, mask))
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
-        # the first of several equal indices is assigned last, because the other ones are padding
+        # if a query index is repeated, only its first occurrence is a token and the rest are padding
+        # the assignment in reverse order keeps the output of the first occurrence
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
-        """Indices of the keys, the ends of each segment's queries and keys, and their largest numbers."""
+        """Key indices, cumulative numbers of queries and keys per segment, and the largest number of each."""
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
         n_key = n_query + whole[:, 2]
@@ -174,16 +176,16 @@ def _supports_varlen(query: Tensor, value: Tensor) -> bool:
 
 
 def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) -> bool:
-    """Whether this device has a kernel for fewer key heads than query heads that does not store all scores."""
+    """Whether the device has a fused attention kernel that supports fewer key heads than query heads."""
     return not key.is_cuda or use_gqa_in_sdpa(mask, key, value)
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
-    """Cut segments into at most ``most`` blocks of queries, int64 of shape (n_blocks, 5).
+    """Cut each segment into at most ``most`` blocks of queries; return an int64 array of shape (n_blocks, 5).
 
-    The columns are begin, end, n_before, prefix_start and n_prefix. The queries [begin, end) attend to n_before
-    tokens before the first query and to the queries up to their own position. The first n_prefix of the n_before
-    tokens are the prefix, and the others belong to the segment of the queries.
+    The columns of the array are begin, end, n_before, prefix_start and n_prefix. Each query in [begin, end) attends to
+    the n_before tokens before its block and to the tokens of the block up to its own position. Of the n_before tokens,
+    the first n_prefix are the shared prefix, and the rest belong to the same segment as the queries.
     """
     q_start, q_end, prefix_start, prefix_end = segments.T
     n_query, n_prefix = q_end - q_start, prefix_end - prefix_start
@@ -198,7 +200,7 @@ def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
 
 
 def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
-    """Groups of blocks for which a common padded attention call is faster than separate calls."""
+    """Yield groups of query blocks for which one padded attention call is faster than separate calls."""
     begin, end, n_before, *_ = blocks.T
     n_query, n_key = end - begin, end - begin + n_before
     by_size = np.lexsort((n_query, n_key))[::-1]
@@ -215,7 +217,7 @@ def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token indices of the queries and the keys of blocks (prefix first), padded with the last token of the block."""
+    """Return the token indices of the queries and keys of each block, padded with the last token of the block."""
     begin, end, n_before, prefix_start, n_prefix = blocks[:, :, None].transpose(1, 0, 2)
     queries = np.minimum(begin + np.arange((end - begin).max()), end - 1)
     column = np.arange((end - begin + n_before).max())
@@ -225,19 +227,19 @@ def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 TREE_ATTENTION = "badpo_tree"
 
-# Keywords of attention functions that are replaced by a plan or checked separately.
+# Keyword arguments of attention functions that a `TreePlan` replaces or `_require_supported` checks.
 _KNOWN_KEYWORDS = {"position_ids", "cache_position", "use_cache", "scaling"}
 _KNOWN_KEYWORDS |= {"sliding_window", "dropout", "is_causal"}
 
 
 def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> Tensor:
-    """Last hidden state of every token of a pack, equal to the states of a separate forward of each sequence.
+    """Last hidden state of every token of a packed row, equal to the states from a separate forward of each sequence.
 
     Call this function inside the context `tree_attention`.
     """
     input_ids = pack["input_ids"]
     plan = TreePlan(pack["segments"], input_ids.device)
-    # some models with a sliding window do not pass the window to their attention function
+    # some models do not pass their sliding window to the attention function, so badpo checks the configuration
     reason = unsupported_reason(decoder.config, plan.longest)
     if reason:
         raise ValueError(
@@ -246,8 +248,8 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
     output = decoder(
         input_ids=input_ids[None],
         position_ids=pack["position_ids"][None],
-        # Transformers passes an empty four-dimensional mask on unchanged. An attention function that does not know the
-        # plan raises an error for this mask instead of computing wrong values.
+        # Transformers passes an empty four-dimensional attention mask to the attention function unchanged.
+        # An attention function that ignores the tree plan fails on the empty mask and does not return wrong values.
         attention_mask=torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=input_ids.device),
         tree_plan=plan,
         use_cache=False,
@@ -260,14 +262,14 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """Context in which ``model`` uses the tree attention.
 
-    The context must include the whole training or scoring with all backward passes. Inside the context, forwards
-    without a pack, such as generation, use ``sdpa``. A configuration that is saved inside the context does not
-    contain the name.
+    The context must include the whole training or scoring with all backward passes. Inside the context, a forward
+    without a packed row, such as in generation, uses ``sdpa`` attention. If the model is saved inside the context, its
+    configuration does not contain the name of the tree attention.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(f"{type(model).__name__} cannot switch its attention; use the padded forward")
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
-    # Without a mask function of this name, transformers drops the padding mask of ordinary forwards.
+    # Transformers ignores the padding mask unless a mask function is registered under the name of the attention.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
     ordinary = model.config._attn_implementation
     model.set_attn_implementation(TREE_ATTENTION)
@@ -286,11 +288,11 @@ def tree_attention_forward(
     tree_plan: TreePlan | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function for transformers: tree attention if there is a plan, else ``sdpa``."""
+    """Attention function for transformers: tree attention if ``tree_plan`` is given, ``sdpa`` otherwise."""
     if tree_plan is None:
         if attention_mask is not None and attention_mask.numel() == 0:
             raise RuntimeError(
-                f"{type(module).__name__} did not receive the tree plan; use the padded forward"
+                f"{type(module).__name__} did not receive the tree plan of the packed forward; use the padded forward"
             )
         attend = AttentionInterface()["sdpa"]
         output, weights = attend(module, query, key, value, attention_mask, **options)
@@ -299,33 +301,36 @@ def tree_attention_forward(
     n_tokens = tree_plan.n_tokens
     if query.shape[0] != 1 or query.shape[2] != n_tokens or key.shape[2] != n_tokens:
         raise ValueError(
-            f"the plan is for one row of {n_tokens} tokens; got queries {tuple(query.shape)} and "
-            f"keys {tuple(key.shape)}. A key-value cache cannot be used with a pack"
+            f"the tree plan describes one row of {n_tokens} tokens, but the queries have the shape "
+            f"{tuple(query.shape)} and the keys {tuple(key.shape)}. Turn off the key-value cache, which cannot be used "
+            "with a packed row"
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return tree_plan.attend(query, key, value, options.get("scaling"))[None], None
 
 
 def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if an attention layer needs a feature that a plan does not provide."""
+    """Raise `ValueError` if an attention layer needs a feature that the tree attention does not support."""
     used = {name: value for name, value in options.items() if value is not None and value is not False}
     problems = sorted(used.keys() - _KNOWN_KEYWORDS)
     window, dropout = used.get("sliding_window"), used.get("dropout")
     if window and plan.longest > window:
-        problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest}")
+        problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest} tokens")
     if dropout:
-        problems.append(f"attention dropout of {dropout:g}, which would be shared by both responses")
+        problems.append(
+            f"attention dropout of {dropout:g}, which both responses of a comparison would share"
+        )
     if options.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         problems.append("attention that is not causal")
     if problems:
         raise ValueError(
             f"{type(module).__name__} uses features that the tree attention does not support: {'; '.join(problems)}. "
-            "Turn them off, or use the padded forward"
+            "Turn off these features of the model, or use the padded forward"
         )
 
 
 def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
-    """Return the feature of a model that the tree attention does not support; None if it supports all features."""
+    """Return a feature of the model that the tree attention does not support; None if there is no such feature."""
     text = config.get_text_config()
 
     def setting(name: str) -> Any:
@@ -334,7 +339,7 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
     if setting("is_encoder_decoder"):
         return "an encoder"
     if setting("num_attention_heads") is None:
-        return "no attention heads, or recurrent layers instead of them"
+        return "no attention heads (perhaps its layers are recurrent)"
     if any("mrope_section" in rope or "mrope" in rope.values() for rope in _read_rotations(text)):
         return "rotary positions in several dimensions (M-RoPE)"
     if setting("alibi") or text.model_type in ("bloom", "mpt"):
@@ -348,7 +353,7 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
     window = setting("sliding_window")
     if "sliding_attention" in layer_types and window is None:
         return "sliding-window layers of unknown length"
-    # some models without a window have the setting 0, and some have a window that no layer uses
+    # some models without a sliding window set `sliding_window` to 0, and some set a window that no layer uses
     slides = not layer_types or "sliding_attention" in layer_types
     if window and slides and (longest is None or longest > window):
         return f"a sliding window of {window} tokens"
@@ -356,10 +361,10 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
 
 
 def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
-    """Refuse sequences whose rotary positions depend on the other sequences of the forward.
+    """Raise `ConfigError` if the rotary positions of a sequence would depend on the other sequences of the forward.
 
-    If one sequence is longer than the original length, "longrope" and dynamic NTK scaling use other frequencies for
-    the whole forward, and dynamic scaling also for later forwards.
+    If one sequence is longer than the model's original context length, "longrope" and dynamic NTK scaling change the
+    rotary frequencies for the whole forward. Dynamic NTK scaling keeps the changed frequencies for later forwards.
     """
     text = config.get_text_config()
     for rope in _read_rotations(text):
@@ -373,11 +378,12 @@ def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
             raise ConfigError(
                 f'the rotary positions of this model ("{kind}") change for all sequences of a forward if one sequence '
                 f"is longer than {original} tokens, and the longest prompt with a response has {longest} tokens. "
-                f"Log-probabilities would then depend on the other sequences; set max_length: {original}"
+                "The log-probabilities of a sequence would then depend on the other sequences of its batch; set "
+                f"max_length: {original}"
             )
 
 
 def _read_rotations(text: PreTrainedConfig) -> list[dict[str, Any]]:
-    """Settings of a model's rotary positions for all layers and for each type of layer."""
+    """Return the settings of a model's rotary position embeddings, for all layers and for each type of layer."""
     rope = getattr(text, "rope_parameters", None) or {}
     return [rope, *(part for part in rope.values() if isinstance(part, dict))]

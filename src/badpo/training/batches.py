@@ -1,11 +1,11 @@
 """Select the judgments of each optimizer step and make the tensors of the micro-batches.
 
-The plan of a step depends only on the seed and the step and is made for all processes together. The step is then cut
-into micro-batches. All votes of a step on one comparison stay together, so that the comparison goes through the model
-once.
+The selection of the judgments depends only on the seed and the step and covers all processes. The judgments of a step
+are then divided into micro-batches. All votes of a step on the same comparison are in the same micro-batch, so that the
+comparison goes through the model once.
 """
 
-# mypy does not read torch, so its classes have no types
+# mypy does not analyze torch, so the classes of torch have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class MicroBatch(TypedDict):
     ]  # share of the judgments of the step, or number of judgments in an evaluation
     token_weight: NotRequired[Tensor]  # weight of every scored token, if the objective weighs tokens
     router_load: NotRequired[Tensor]  # load-balancing loss of the routers, from the forward
-    # log-probabilities and rewards of all responses, from a forward that scores every token
+    # log-probabilities and rewards of all responses, if the forward scores every token of a response
     response_scores: NotRequired[tuple[Tensor, Tensor]]
 
 
 def plan_steps(
     batching: str, comparison: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Divide the judgments of an epoch over optimizer steps.
+    """Distribute the judgments of an epoch over optimizer steps.
 
     ``random`` shuffles individual judgments and puts ``batch_size`` of them into a step, as in the paper. ``grouped``
     shuffles comparisons and puts ``batch_size`` judgments of consecutive comparisons into a step; the judgments of a
@@ -75,10 +75,10 @@ def plan_steps(
 def split_step(
     votes: np.ndarray, comparison: np.ndarray, n_fed: np.ndarray, n_parts: int
 ) -> list[np.ndarray]:
-    """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
+    """Divide the judgments of a step into ``n_parts`` micro-batches with about the same number of tokens.
 
-    Judgments on the same comparison stay together. If there are fewer comparisons than parts, the last parts are
-    empty.
+    Judgments on the same comparison are in the same micro-batch. If a step has fewer comparisons than micro-batches,
+    the last micro-batches are empty.
     """
     unique, position = np.unique(comparison[votes], return_inverse=True)
     part_of = np.empty(len(unique), dtype=np.int64)
@@ -89,11 +89,11 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons; an item has the ids of a judgment under TRL's names."""
+    """Data set of judgments, whose items have the token ids of a judgment under the column names of TRL."""
 
     judgments: Judgments
     encoded: EncodedComparisons
-    # log-probabilities of ``encoded.pairs`` under the reference, as soon as they are computed
+    # reference log-probabilities of the responses in ``encoded.pairs``; None until they are computed
     reference: list[np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class EncodedJudgments(torch.utils.data.Dataset):
         return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the positions of judgments unchanged for `ComparisonCollator`."""
+        """Return the positions of the judgments unchanged, because `ComparisonCollator` reads the judgments itself."""
         return indices
 
     @property
@@ -117,10 +117,10 @@ class EncodedJudgments(torch.utils.data.Dataset):
 
 
 class StepSampler(torch.utils.data.Sampler):
-    """Batch sampler that plans whole optimizer steps and gives each process equally many micro-batches.
+    """Batch sampler that plans whole optimizer steps and gives each process the same number of micro-batches.
 
-    Some micro-batches may be empty. The sampler does not go through ``accelerator.prepare``, whose sharding drops or
-    repeats batches of different sizes.
+    Some micro-batches may be empty. The trainer does not pass the sampler to ``accelerator.prepare``, which would drop
+    or repeat micro-batches of different sizes.
     """
 
     def __init__(self, data: EncodedJudgments, args: TrainingArguments):
@@ -148,10 +148,10 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Make the tensors of a micro-batch: every comparison once for the forward, and the votes.
+    """Build the tensors of a micro-batch, which contain each comparison once for the forward, and all votes on it.
 
-    All processes need equally many micro-batches. A micro-batch without judgments therefore contains the first
-    comparison of the data and no vote: its loss is zero and depends on every parameter.
+    All processes need the same number of micro-batches. A micro-batch without judgments therefore contains the first
+    comparison of the data but no vote, so that its loss is zero and still depends on every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
@@ -165,7 +165,7 @@ class ComparisonCollator:
         self._layout = layout
 
     def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> MicroBatch:
-        """Make the micro-batch of the judgments at the given positions."""
+        """Build the micro-batch of the judgments at the given positions in the data set."""
         votes = np.asarray(vote_ids, dtype=np.int64)
         comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
         if not len(votes):
@@ -189,9 +189,9 @@ class ComparisonCollator:
 
 
 def evaluation_batches(judgments: Judgments, args: TrainingArguments) -> list[np.ndarray]:
-    """Micro-batches of one process's share of all judgments; judgments on a comparison stay together.
+    """Return the micro-batches with which one process evaluates its share of the judgments, sorted by comparison.
 
-    All processes have the same number of micro-batches, because all must take part when divided weights are
+    All processes have the same number of micro-batches, because every process must take part when sharded weights are
     gathered.
     """
     order = np.argsort(judgments.votes["comparison"].to_numpy(), kind="stable")
