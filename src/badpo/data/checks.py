@@ -1,4 +1,4 @@
-"""Check whether judgments are suitable for the statistics, and try attributes on judgments."""
+"""Check whether biases can be estimated from judgments, and try attributes on judgments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,12 +17,12 @@ from badpo.theory.identifiability import annotator_components, separated_annotat
 FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warning (W121)
 SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
 LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
-# An annotator with more than this share of all votes, and more than this multiple of the median number of votes, may be
-# a model or several people (W114).
+# W114: an annotator with most of the votes may be a model or several people.
+# The annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
+# The annotator's number of votes must be larger than MANY_MEDIANS times the median over annotators.
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
-# An annotator with 20 or more votes who chooses the same side in at least 95 % of them probably does not read the
-# responses.
+# An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
 MANY_VOTES, NEARLY_ALL = 20, 0.95
 LARGE_INFLATION = 10.0  # variance inflation factor; a larger factor gives a warning (W126)
 FEW_SCORED = 30  # smallest number of judgments with different scores for a check of the scores (W135)
@@ -74,8 +74,8 @@ def check(judgments: Judgments) -> list[Problem]:
 def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
     """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each such attribute.
 
-    If no bias can be estimated, the judgments keep all attributes and there is no warning; `check` then gives the
-    reasons.
+    If no bias can be estimated, the judgments keep all attributes and the list of warnings is empty; `check` then
+    reports why each bias cannot be estimated.
     """
     kept: list[int] = []
     left_out: list[Problem] = []
@@ -124,8 +124,11 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
     is_known = has_own_class | judgments.annotators["model"].notna()
     cast_most = (share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual)
     for k in np.flatnonzero(cast_most & ~is_known):
-        what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
-        remedy = 'give it an annotator_class of its own ("model" for a model, which is then named), or leave it out'
+        what = f"one annotator cast {share[k]:.0%} of the votes; is this annotator a model, or several people?"
+        remedy = (
+            'give this annotator an annotator_class of its own ("model" for a model, which is then named), or leave '
+            "out the annotator's rows"
+        )
         yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
     chose_a = np.bincount(judgments.votes["annotator"], judgments.votes["sign"] > 0, len(names))
     others = (chose_a.sum() - chose_a) / np.maximum(n_votes.sum() - n_votes, 1)
@@ -134,18 +137,20 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
     always = same & is_mixed & (n_votes >= MANY_VOTES)
     if always.any():
         who = counted(int(always.sum()), "annotator")
-        what = f"{who} chose one side of the table nearly always, whatever stood there"
+        what = (
+            f"{who} nearly always chose the same side (a or b), whatever the response on this side was"
+        )
         remedy = (
-            "their bias and reliability are hardly known, and several such annotators also affect the estimates of "
-            "others: leave their rows out; badpo check says whose"
+            "the bias and the reliability of such annotators are hardly known, and they also affect the estimates of "
+            "other annotators: leave out the rows of the annotators that badpo check names"
         )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
 
 def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
-    """Report an attribute on which the two sides rarely or almost always differ.
+    """Report an attribute on which the two sides of a judgment rarely or almost always differ.
 
-    If they never differ, the bias cannot be estimated, and the problem is an error.
+    If the two sides never differ on the attribute, its bias cannot be estimated, and the problem is an error.
     """
     where = f'attribute "{attribute.name}"'
     n, n_cross = len(differs), int(differs.sum())
@@ -155,10 +160,12 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         if attribute.scope == "response" and attribute.columns is None:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
-                what = f"the value is {values[0]:g} for every response of {of_all}, which leaves nothing to estimate"
+                what = f"the value is {values[0]:g} for every response of {of_all}, so no bias can be estimated"
                 return [Problem("E120", what, where, "check the rule with badpo attributes test", n)]
-        what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ show a bias"
-        remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
+        what = f"the sides differ{by_more} in 0 of {of_all}; only votes on pairs that differ can show a bias"
+        remedy = (
+            "collect votes on pairs that differ, lower the threshold, or do not declare the attribute"
+        )
         return [Problem("E121", what, where, remedy, n)]
     found = []
     if n_cross < max(SMALL_CROSS_SHARE * n, FEW_CROSS):
@@ -167,14 +174,14 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         remedy = f"expect a wide interval; judge more pairs{' that differ' * are_few}"
         found.append(Problem("W121", what, where, remedy, n_cross))
     if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
-        what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
-        remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
+        what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments, so few votes depend on quality alone"
+        remedy = "raise the threshold or the ratio of the attribute, so that nearly equal responses count as equal"
         found.append(Problem("W122", what, where, remedy, n_cross))
     if attribute.is_position and judgments.votes["shown_first"].nunique() == 1:
         first = judgments.votes["shown_first"].dropna().iloc[0]
         what = f"{first} was shown first in every judgment: a preference for the first side and better responses on it "
         what += "look the same"
-        remedy = "show some in the other order, unless chance decided which response is on which side"
+        remedy = "show some pairs in the other order, unless the two responses were assigned to the sides at random"
         found.append(Problem("W128", what, where, remedy, n_cross))
     return found
 
@@ -189,8 +196,8 @@ def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> I
     if attribute.is_position:
         what, remedy = "say which side was shown first", "fill in shown_first"
     told = (
-        f"{n:,} of {counted(len(missing), 'judgment')} do not {what}: they tell nothing about {name}, and are compared "
-        "only with one another"
+        f"{n:,} of {counted(len(missing), 'judgment')} do not {what}: these judgments contain no information about "
+        f"{name}, and are compared only with one another"
     )
     if never and judgments.has_identities:
         told += f"; {counted(never, 'annotator')} never did, and their bias is not known"
@@ -208,14 +215,14 @@ def _of_annotators(
     has_seen = np.bincount(annotator[delta != 0], minlength=k) > 0
     without = has_told & ~has_seen
     if n := int(without.sum()):
-        what = f"{counted(n, 'annotator')} of {has_told.sum():,} never saw the sides differ"
-        remedy = "their bias is not known; training gives them the pool's mean"
+        what = f"{counted(n, 'annotator')} of {has_told.sum():,} never judged a pair whose sides differ"
+        remedy = "nothing: the bias of these annotators is unknown, and training uses the pool's mean bias instead"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     sign = judgments.votes["sign"]
     one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
-        remedy = "train without per_annotator, whose estimate of them has no bound"
+        remedy = "train without per_annotator, because the estimate of these annotators' bias would grow without bound"
         yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
@@ -223,12 +230,12 @@ def _of_annotators(
         sizes = np.bincount(groups[groups >= 0])
         shown = [f"{n:,}" for n in sizes[:LISTED]] + ["..."] * (len(sizes) > LISTED)
         of_groups = f"{len(sizes):,} groups ({' + '.join(shown)})"
-        what = f"annotators form {of_groups} that share no comparison whose sides differ"
+        what = (
+            f"the annotators form {of_groups}, and no two groups share a comparison whose sides differ"
+        )
         if sizes[0] == 1:
             what = "no two annotators judged the same comparison whose sides differ"
-        remedy = (
-            "annotators who share none cannot be compared; let several people judge the same comparisons"
-        )
+        remedy = "annotators without shared comparisons cannot be compared; let people judge the same comparisons"
         yield Problem("W125", what, where, remedy, len(sizes))
 
 
@@ -238,10 +245,10 @@ def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
         if any(word in first.casefold() for word in _SCORES):
             toward = (votes[first] - votes[second]).to_numpy(dtype=np.float64) * votes["sign"]
             n, against = int((np.abs(toward) > 0).sum()), int((toward < 0).sum())
-            # the share of these votes is more than two standard errors above one half
+            # the share of votes against the scores is more than two standard errors above one half
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
-                what = f"{against:,} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
-                remedy = "look at some rows; if they are, exchange the responses or the winners"
+                what = f"{against:,} of {counted(n, 'judgment')} contradict the scores: are the columns reversed?"
+                remedy = "look at some rows; if the columns are reversed, exchange the responses or the winners"
                 yield Problem("W135", what, f"columns {first} and {second}", remedy, against)
 
 
@@ -258,7 +265,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     if n := int(null.sum()):
         relation = "say the same about"
         if n > 2:
-            relation = "follow from one another (one is a sum of others) in"
+            relation = "are linearly dependent (one is a sum of the others) in"
         alike = f"{' and '.join(names[null])} {relation} every judgment"
         what = f"{alike}; their biases cannot be told apart"
         yield Problem("E126", what, where, "leave one of them out", n)
@@ -268,7 +275,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     if n := int(high.sum()):
         largest = f"variance inflation up to {inflation.max():.0f}"
         what = f"{' and '.join(names[high])} nearly say the same ({largest})"
-        remedy = "expect wide intervals; declare one of them, or judge pairs in which they part"
+        remedy = "expect wide intervals; declare only one of these attributes, or judge pairs in which they differ"
         yield Problem("W126", what, where, remedy, n)
 
 
