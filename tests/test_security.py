@@ -265,7 +265,7 @@ def test_links_within_a_run_are_taken_and_one_out_of_a_cache_is_refused(run, tmp
 def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
     monkeypatch.setattr("badpo.data.files.file_checksum", lambda path: "0")
     write_seal(run / "run.json", {}, [name])
-    assert "names a file outside of its folder" in str(seal_damage(run / "run.json"))
+    assert "names a file outside of the manifest's folder" in str(seal_damage(run / "run.json"))
 
 
 def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(tmp_path, monkeypatch):

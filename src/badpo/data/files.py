@@ -1,7 +1,7 @@
 """Write files atomically, lock files and folders, and detect damaged files by checksums.
 
-A manifest (in names of this module: a seal) is a JSON file with the checksums of the files next to it and with its own
-checksum. A checkpoint is complete only if it has its manifest. The manifest of a finished run is ``run.json``.
+A manifest (functions of this module call it a seal) is a JSON file with the checksums of the files next to it and with
+its own checksum. A checkpoint is complete only if it has a manifest. The manifest of a finished run is ``run.json``.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.j
 DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
 BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
 BIAS_SUFFIX = "-bias"  # TRL's trainer writes a policy to FOLDER, and theta is written to FOLDER-bias
-# Files that a finished run has besides the policy.
+# files of a finished run, in addition to the folder with the policy
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
-# a run that a script trained also has its votes, and its reference model if the model has no name
+# a run that a script trained also contains the votes and, if the reference model has no name, the reference model
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
-# version of the format of run folders; the number is increased if an older reader would misread a new folder
+# version of the format of run folders; it is increased if an older version of badpo would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
-# A folder with one of these files is a run, an arm of several policies, or an anchor, whether finished or not.
+# A folder with a file of RUN_MARKS is a finished or unfinished run, an arm of several policies, or an anchor.
 RUN_MARKS = (
     DESCRIPTION_FILE,
     TENSORS_FILE,
@@ -48,24 +48,24 @@ RUN_MARKS = (
     "anchor.json",
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
-# Files with data about individual annotators: theta and its optimizer, weights and types by index, and manifests with
-# facts about these and with their checksums. Exact figures of steps and of held-out votes are included too, because
-# somebody who guesses votes and trains on them could check the guess by these figures.
+# Files of a run with data about individual annotators: theta, its optimizer, the annotators' weights and types.
+# Manifests are included because they contain facts about such files and the checksums of such files.
+# Logs are included because anybody who guesses votes and trains on the guess could compare the logged figures.
 PERSONAL_RUN_FILES = (
     *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
     *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
     *(f"{name}{end}" for name in (VOTES_FILE, HELD_OUT_FILE) for end in ("", ".sha256")),
     *(".writing-*", ".*.unfinished"),
 )
-# These files contain no data about individual annotators, unless they contain a pseudonym or an id.
+# Files of a run without data about individual annotators, unless a file contains a pseudonym or an id.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"
-# A working process changes its files more often than this. Process ids cannot be used to find dead processes, because
-# several containers may share a disk.
+# An unfinished file that is older than _PATIENCE_SECONDS belongs to a dead process, because a working process writes
+# more often. A process id does not show whether the process is dead, because several containers may share a disk.
 _PATIENCE_SECONDS = 3600
 
 
@@ -73,11 +73,11 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # for os.open: Windows has no such flag
 
 
 class SealError(ValueError):
-    """A manifest cannot be read, or was changed after it was written."""
+    """Error: a manifest cannot be read, or was changed after it was written."""
 
 
 class BusyError(ConfigError):
-    """Another process holds the lock of a folder or file."""
+    """Error: another process holds the lock of a folder or file."""
 
 
 # -- whole files -----------------------------------------------------------------------------------------------
@@ -85,10 +85,10 @@ class BusyError(ConfigError):
 
 @contextmanager
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` when the block ends, and that is deleted after an error.
+    """Yield a temporary file, which replaces ``path`` when the ``with`` block ends and is deleted after an error.
 
     The folder of ``path`` is created if it does not exist. Only this user can read a ``private`` file; any other file
-    gets the mode of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
+    gets the access rights of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
     """
     path = Path(os.path.expanduser(path))
     require_no_link(path)
@@ -104,7 +104,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # the error of a failed write names no file or the temporary file, so it gets the name of the final file
+        # an OSError may name no file or only the temporary file; its message must name the final file
         if error.filename in (None, str(unfinished)):
             error.filename = str(path)
             del error.filename2
@@ -118,7 +118,7 @@ def require_no_link(path: Path) -> None:
     """Raise `ConfigError` if a file to write is a symbolic link, because writing could overwrite another file."""
     if path.is_symlink():
         raise ConfigError(
-            f"{path} is a symbolic link, and nothing is written through one; remove it, or name the file itself: "
+            f"{path} is a symbolic link, and badpo writes no file through a link; remove the link, or name its target: "
             f"{os.path.realpath(path)}"
         )
 
@@ -137,7 +137,7 @@ def write_json(path: Path, value: Any, private: bool = False) -> None:
 def as_json(value: Any) -> bytes:
     """Return a value as indented JSON in UTF-8.
 
-    A single surrogate, which has no UTF-8 form, becomes a JSON escape sequence.
+    A single surrogate, which cannot be encoded in UTF-8, becomes a JSON escape sequence.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
@@ -146,8 +146,8 @@ def as_json(value: Any) -> bytes:
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed processes left for a file.
 
-    If this process holds the lock, the files are removed at once. Otherwise they are removed if they are at least an
-    hour old.
+    If this process holds the lock of the file, its temporary files are removed at once. Otherwise only temporary files
+    that are at least an hour old are removed.
     """
     from filelock import FileLock
 
@@ -163,7 +163,7 @@ def _remove_leftovers(path: Path) -> None:
 
 def flush_to_disk(path: Path) -> None:
     """Flush the content of a file, or the file names in a folder, to the disk."""
-    # Windows and some file systems cannot flush file names; the operating system then writes the names later
+    # Windows and some file systems cannot flush the file names in a folder; the operating system writes them later
     with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -177,25 +177,25 @@ def flush_to_disk(path: Path) -> None:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder or file until the block or the process ends.
+    """Hold the lock of a folder or file until the ``with`` block or the process ends.
 
     The operating system locks a hidden file next to the folder or file (``.NAME.lock``), which is deleted at the end of
-    the block. The folder or file need not exist, and two paths of the same place have the same lock. The thread that
-    holds the lock can acquire it again. If another process holds the lock, a `BusyError` names this process. If
-    ``wait`` is True, the function logs a warning and waits first, for at most an hour.
+    the block. The folder or file need not exist, and two paths to the same file or folder have the same lock. The
+    thread that holds the lock can acquire it again. If another process holds the lock, a `BusyError` names the other
+    process. If ``wait`` is True and the lock is held, the function logs a warning and waits for at most an hour.
     """
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        # if the lock file cannot be created, filelock would wait without end; O_NOFOLLOW rejects a symbolic link
+        # create the lock file first, because filelock waits forever if it cannot; O_NOFOLLOW rejects a symbolic link
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
-        told = f"{path}: the lock {note} cannot be made ({error.strerror})"
+        told = f"{path}: the lock file {note} cannot be created ({error.strerror})"
         raise ConfigError(f"{told}; name a place that can be written") from error
-    # all callers in this process share one lock object, which counts them; a lock without the operating system would
-    # remain after the process is killed
+    # all callers in this process share one lock object, which counts its callers
+    # filelock's soft lock is off, because it would remain if the process is killed
     lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
         try:
@@ -208,12 +208,14 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
             )
             lock.acquire(_PATIENCE_SECONDS)
     except Timeout as error:
-        raise BusyError(f"{path}: {_noted(note)} works on it; wait for it, or end it") from error
+        raise BusyError(
+            f"{path}: {_noted(note)} works on it; wait until it has finished, or end it"
+        ) from error
     except OSError as error:
         told = f"{path}: files cannot be locked there ({error.strerror})"
         raise ConfigError(f"{told}; name a place on another file system") from error
     try:
-        # Windows does not allow writing to a locked file, so the holder of the lock is not known there
+        # on Windows, a locked file cannot be written, so the lock file does not name the process that holds the lock
         with contextlib.suppress(OSError):
             note.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
@@ -225,7 +227,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
 
 
 def holder(path: str | os.PathLike[str]) -> str | None:
-    """Return a text that names the process with the lock of a folder or file; None if no process has the lock."""
+    """Return a text that names the process that holds the lock of a folder or file; None if no process holds it."""
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
@@ -255,8 +257,8 @@ def _noted(note: Path) -> str:
 def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
     """Write a manifest with ``content`` and with the checksums of the named files next to it.
 
-    Call the function after all of these files are written. The manifest of a run also has a code that was computed with
-    the pseudonym key; see `made_here`.
+    All named files must already be written. The manifest of a run also has a code that was computed with the pseudonym
+    key; see `made_here`.
     """
     sealed = {**content, "files": _checksums(path.parent, sorted(names))}
     is_run = path.name == RUN_SEAL
@@ -282,7 +284,7 @@ def seal_damage(
 ) -> str | None:
     """Verify the files in a manifest; return a description of the first damaged file, or None if all are intact.
 
-    If ``names`` is given, only the files with these names are verified. Files in ``but`` are not verified.
+    If ``names`` is given, only the files in ``names`` are verified. The files in ``but`` are not verified.
     """
     folder = path.parent
     try:
@@ -293,7 +295,7 @@ def seal_damage(
         if name in but or (names is not None and name not in names):
             continue
         if leads_out(name):
-            return f"{folder.name}/{path.name} names a file outside of its folder"
+            return f"{folder.name}/{path.name} names a file outside of the manifest's folder"
         if not (folder / name).is_file():
             return f"{folder.name}/{name} is missing"
         if file_checksum(folder / name) != checksum:
@@ -304,9 +306,9 @@ def seal_damage(
 def run_damage(
     folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """Verify the files of a run folder with `seal_damage`; return a description of the damage, or None if all is well.
+    """Verify the files of a run folder with `seal_damage`; return a description of the damage, or None.
 
-    The result is also None if the run is not finished and therefore has no manifest.
+    The result is None if all files are intact, or if the run is not finished and therefore has no manifest.
     """
     path = folder / RUN_SEAL
     if not path.exists():
@@ -320,31 +322,31 @@ def run_damage(
 def made_here(folder: Path) -> bool:
     """Return whether the manifest of a run was written with this machine's pseudonym key and covers the recipe.
 
-    If so, the run was not made by somebody else. The function does not check whether the files were changed afterwards;
-    `run_damage` does this.
+    If the result is True, the run was made on this machine. The function does not check whether files of the run were
+    changed afterwards; `run_damage` checks this.
     """
     try:
         content = read_seal(folder / RUN_SEAL)
     except (SealError, OSError):
         return False
-    # the manifest of a reference also has our code, and somebody could copy this manifest next to another recipe
+    # a keyed manifest that covers no recipe, such as that of a reference, could be copied next to any recipe
     return RUN_RECIPE in content["files"] and _is_keyed(content)
 
 
 @contextmanager
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
-    """Update the checksums of files of a run that the block writes again.
+    """Update the checksums in a run's manifest for the files ``names``, which the ``with`` block writes again.
 
-    The checksums of these files are removed from the manifest before the block and added after the block. If the
-    process is killed within the block, the manifest has no checksum for these files, but all its checksums are right. A
-    run without a manifest gets none.
+    The checksums of the files are removed from the manifest before the block and added after the block. If the process
+    is killed within the block, the manifest lacks the checksums of the files, but its other checksums are right. If a
+    run has no manifest, no manifest is written.
     """
     path = folder / RUN_SEAL
     if not path.exists():
         yield
         return
     content = read_seal(path)
-    # a manifest that another machine wrote does not get the code of this machine
+    # this machine must not add its keyed code to a manifest that another machine wrote
     sealed = _keyed if _is_keyed(content) else dict
     files = {name: checksum for name, checksum in content["files"].items() if name not in names}
     _write_seal(path, sealed({**content, "files": files}))
@@ -364,7 +366,7 @@ def file_checksum(path: Path) -> str:
 
 
 def _write_seal(path: Path, content: Json) -> None:
-    # with the checksum of a file about individual annotators, somebody could check a guess of the file's content
+    # the manifest is private, because a checksum of a file about annotators could confirm a guess of the file's content
     write_json(path, {**content, _OWN: _digest(content)}, private=True)
 
 
@@ -376,9 +378,9 @@ def _is_keyed(content: Json) -> bool:
 
 
 def _keyed(content: Json) -> Json:
-    """Return the content of a manifest with an additional code that only this machine's key can compute."""
+    """Return the content of a manifest together with a code that can be computed only with this machine's key."""
     said = {name: value for name, value in content.items() if name != _KEYED}
-    # the text begins with its purpose, because the same key is used for pseudonyms and fingerprints
+    # the hashed text begins with "seal of a run", because the same key is used for pseudonyms and fingerprints
     return {**said, _KEYED: keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()}
 
 
@@ -387,7 +389,7 @@ def _digest(content: Json) -> str:
 
 
 def _plain(content: Json) -> bytes:
-    # the content is converted to JSON and back, so that it is the same as after reading the file
+    # converting the content to JSON and back gives the same values as reading the manifest's file
     return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 
 
@@ -396,16 +398,16 @@ def _plain(content: Json) -> bytes:
 
 @contextmanager
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary file for a table of votes, which replaces ``path`` when the block ends (see `appearing`).
+    """Yield a temporary file for a table of votes; it replaces ``path`` when the ``with`` block ends.
 
-    The table is locked while it is written, only this user can read it, and its SHA-256 checksum is written to a file
-    next to it.
+    The table is locked while it is written, only this user can read the table, and its SHA-256 checksum is written to a
+    file next to it.
     """
     path = Path(os.path.expanduser(path))
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished
-            # if the process is killed before the new checksum is written, the table has no checksum, but no wrong one
+            # remove the old checksum first: if the process is killed, the table has no checksum instead of a wrong one
             checksum_file(path).unlink(missing_ok=True)
         write_checksum(path)
 
@@ -429,7 +431,7 @@ def is_changed(path: Path) -> bool:
         told = beside.read_bytes()
         if told[:64] == file_checksum(path).encode():
             return False
-        # if another process has replaced the file and its checksum in the meantime, both are compared again
+        # another process may have replaced the file and its checksum file in the meantime; then compare again
         if beside.exists() and beside.read_bytes() == told:
             return True
     return False
@@ -441,23 +443,23 @@ def is_changed(path: Path) -> bool:
 def require_enclosed(folder: Path) -> None:
     """Raise `ConfigError` if a symbolic link inside a folder leads out of the folder.
 
-    The folder itself may be a symbolic link, and it need not exist.
+    The folder itself may be a symbolic link, and the folder need not exist.
     """
-    # with such a link, a run or a cache from another person could put any file of this machine into a report, or have
-    # the file read as a policy
+    # a folder from another person could contain symbolic links to private files on this machine
+    # badpo would then show a private file in a report, or read it as a policy
     top = folder.resolve()
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(here, name)
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
                 raise ConfigError(
-                    f"{path} is a symbolic link that leads out of {folder}; put the file or folder itself in its place"
+                    f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
                 )
 
 
 def leads_out(name: str) -> bool:
     """Return whether a file name that is relative to a folder leads out of the folder."""
-    # Windows paths have both kinds of slashes, and drive letters
+    # PureWindowsPath also understands Windows paths, which have backslashes and drive letters
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts
 
@@ -469,9 +471,9 @@ _HUB_SECONDS = 10
 
 @contextmanager
 def asking_once(name: str, kind: str = "model") -> Iterator[None]:
-    """Use only the local cache within the block if the Hub does not answer one request within ten seconds.
+    """Use only the local cache within the ``with`` block if the Hub does not answer one request within ten seconds.
 
-    Otherwise each file would be requested six times before the cache is used.
+    Without this function, each file would be requested six times from the Hub before the cache is used.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
