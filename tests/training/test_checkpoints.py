@@ -221,12 +221,12 @@ def test_only_the_code_may_change_and_only_if_it_is_allowed(folder, monkeypatch,
     told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
     assert told.startswith("allow_changed contains beta;")
     told = refusal(trainer(folder, **SAVED | {"max_steps": 3}), allow_changed=["code"])
-    assert "max_steps was 4, is now 3. Restore the old values, or start a new run" in told
+    assert "max_steps was 4, is now 3. Restore the settings of the checkpoint" in told
     trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with an allowed change: code was" in caplog.text
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
     told = refusal(trainer(folder, **SAVED))
-    assert "pseudonym key was" in told and "Copy the key of the machine that started the run" in told
+    assert "pseudonym key was" in told and "Copy the pseudonym key from the machine that" in told
 
 
 def test_a_run_is_extended_from_a_checkpoint_in_the_folder_of_trl(tmp_path, caplog):
@@ -236,7 +236,7 @@ def test_a_run_is_extended_from_a_checkpoint_in_the_folder_of_trl(tmp_path, capl
     trainer(short, **SAVED | constant).train()
     longer = trainer(short, **SAVED | constant | {"max_steps": 6})
     longer.train(resume_from_checkpoint=str(short / "checkpoint-4"))
-    assert "resumed with a schedule of the new length: max_steps was 4, is now 6" in caplog.text
+    assert "the resumed run has a schedule of the new length: max_steps was 4, is now 6" in caplog.text
     reference = trainer(whole, **SAVED | constant | {"max_steps": 6})
     reference.train()
     for ours, other in zip(longer.model.parameters(), reference.model.parameters(), strict=True):

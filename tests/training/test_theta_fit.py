@@ -29,7 +29,7 @@ def test_a_setting_of_adam_selects_adam_and_the_default_is_the_anchored_fit(tmp_
     assert found == ["anchored", "adam", "adam"]
     assert config(tmp_path, bias_fit="adam", bias_learning_rate=None).bias_learning_rate == 0.01
     with pytest.raises(
-        ConfigError, match="bias_fit: anchored cannot be combined with warm_start.*bias_fit: adam"
+        ConfigError, match="bias_fit: anchored supports neither warm_start.*bias_fit: adam"
     ):
         config(tmp_path, bias_fit="anchored", bias_learning_rate=0.1)
 

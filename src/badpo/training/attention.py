@@ -339,7 +339,7 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
     if setting("is_encoder_decoder"):
         return "an encoder"
     if setting("num_attention_heads") is None:
-        return "no attention heads (perhaps its layers are recurrent)"
+        return "no attention heads (perhaps it has recurrent layers)"
     if any("mrope_section" in rope or "mrope" in rope.values() for rope in _read_rotations(text)):
         return "rotary positions in several dimensions (M-RoPE)"
     if setting("alibi") or text.model_type in ("bloom", "mpt"):

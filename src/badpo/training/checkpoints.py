@@ -1,6 +1,6 @@
-"""Files of a run: complete checkpoints, the facts that a resumed run must share, the step log, and package versions."""
+"""Files of a training run: checkpoints, facts that a resumed run must share, the step log, and package versions."""
 
-# mypy does not read transformers, so its classes have no types
+# mypy does not analyze transformers, so the classes of transformers have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 # Facts of a run by name, as JSON.
 Facts = Json
 
-# Packages whose code computes the results of a run, and further packages that a run records.
+# Packages whose code determines the results of a run (`CODE`), and all packages whose versions a run records.
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 
@@ -82,7 +82,7 @@ class BiasRun(Protocol):
 
 
 class Environment(TypedDict):
-    """Command and versions that reproduce a run, without the name of a machine."""
+    """Command and package versions that reproduce a run, without the name of the machine."""
 
     command: str
     python: str
@@ -92,9 +92,9 @@ class Environment(TypedDict):
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """Context that yields a temporary folder, which replaces ``folder`` at the end; after an error it is deleted.
+    """Context that yields a temporary folder, which replaces ``folder`` at the end or is deleted after an error.
 
-    One of several processes is the writer.
+    If several processes train together, only one of them is the writer.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
@@ -114,9 +114,10 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which a model is saved under its own parameter names.
+    """Context in which ``save_pretrained`` writes the parameter names of the loaded model.
 
-    The published names of fused experts differ, so that a resumed run could not load them.
+    By default, transformers saves fused experts under the names of the published checkpoint, which a resumed run
+    could not load.
     """
     model.save_pretrained = functools.partial(model.save_pretrained, save_original_format=False)
     try:
@@ -127,9 +128,9 @@ def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Context that writes into a folder and raises an `OSError` with the name of a file or folder if the disk is full.
+    """Context for writing into a folder; if the disk is full, it raises an `OSError` that names a file or folder.
 
-    Torch reports a full disk by an error that does not mention the disk.
+    If the disk is full, torch raises an error that does not mention the disk.
     """
     try:
         yield
@@ -148,7 +149,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _flush_tree(folder: Path) -> None:
-    """Flush every file in a folder, and the names of the files, to the disk."""
+    """Flush all files in a folder and the directory entries of the folder to the disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.exists():
             flush_to_disk(path)
@@ -156,9 +157,9 @@ def _flush_tree(folder: Path) -> None:
 
 
 def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
-    """Write the manifest ``run.json`` of a finished run, with the checksums of its files and of its policy's files.
+    """Write the manifest ``run.json`` of a finished run, with checksums of the files of the run and of its model.
 
-    The model card is not included, because every evaluation writes it again.
+    The manifest does not include the model card, because every evaluation of the run rewrites the card.
     """
     names = (*RUN_FILES, VOTES_FILE, HELD_OUT_FILE)
     paths = [*map(folder.joinpath, names), *(folder / "model").rglob("*")]
@@ -168,7 +169,7 @@ def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None)
 
 
 def _write_manifest(manifest: Path, content: Mapping[str, object], paths: Iterable[Path]) -> None:
-    """Write a manifest with the checksums of the existing ``paths``, except for the model card, which may change."""
+    """Write a manifest with the checksums of all files in ``paths`` except the model card, which may change later."""
     folder = manifest.parent
     names = {str(path.relative_to(folder)) for path in paths if path.is_file()}
     write_seal(manifest, content, names - {manifest.name, "model/README.md"})
@@ -197,31 +198,31 @@ def read_package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the manifest of a checkpoint: checksums of its files, and the ``facts`` that a resumed run must share."""
+    """Write the manifest of a checkpoint with checksums of its files and the ``facts`` that resumed runs must share."""
     _flush_tree(folder)
     _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
 
 def find_damage(folder: Path) -> str | None:
-    """Find the reason why a checkpoint is not complete; None if its manifest exists and every checksum agrees."""
+    """Return the reason why a checkpoint is incomplete; None if it has a manifest and every checksum matches."""
     if not (folder / MARKER).exists():
         return f"{folder.name} was not finished (no {MARKER})"
     return seal_damage(folder / MARKER)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List the folders of complete and incomplete checkpoints of a run, newest first."""
+    """List the folders of all checkpoints of a run, complete or not, from the newest to the oldest."""
     return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 
 def _step(checkpoint: Path) -> int:
-    """Step in the name of a checkpoint's folder, from 1; 0 for any other folder."""
+    """Return the step in the name of a checkpoint's folder; 0 if the folder is not a checkpoint."""
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 
 
 def find_newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest complete checkpoint, and the reason why each newer checkpoint is not complete."""
+    """Find the newest complete checkpoint of a run, and the reasons why newer checkpoints are incomplete."""
     reasons: list[str] = []
     for path in list_checkpoints(folder):
         if (reason := find_damage(path)) is None:
@@ -239,14 +240,14 @@ def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint, its manifest first, so that a partly deleted checkpoint never looks complete."""
+    """Delete a checkpoint, starting with its manifest, so that a partly deleted checkpoint never looks complete."""
     (path / MARKER).unlink(missing_ok=True)
     flush_to_disk(path)
     shutil.rmtree(path)
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Delete checkpoints without a manifest, which a full disk or a killed process left."""
+    """Delete checkpoints without a manifest, which remain after a full disk or a killed process."""
     for path in list_checkpoints(folder):
         if not (path / MARKER).exists():
             shutil.rmtree(path, ignore_errors=True)
@@ -256,9 +257,10 @@ def remove_incomplete(folder: Path) -> None:
 
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the only fact that the user can allow to change
-# Facts that a resumed run may increase, as in TRL's trainer.
+# Training lengths that a resumed run may increase compared with its checkpoint, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
-# Arguments that determine the content of a checkpoint. The results of other arguments are facts of their own.
+# Training arguments that must be the same in a checkpoint and in the run that resumes from it.
+# `collect_facts` records the effects of other arguments, such as the precision, as separate facts.
 _ARGUMENTS = """
     attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length max_prompt_length
     router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
@@ -298,13 +300,13 @@ def collect_facts(run: Trainer) -> Facts:
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
-    # facts are compared with the facts of a checkpoint, which are read from JSON
+    # JSON changes some types, and the facts are compared with the facts of a checkpoint, which come from JSON
     plain: Facts = json.loads(json.dumps(facts, default=str))
     return plain
 
 
 def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Number of tokens, and a digest of everything that determines token ids: vocabulary, merges and template."""
+    """Describe a tokenizer by its number of tokens and a digest of its vocabulary, merges and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
@@ -344,13 +346,13 @@ def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) ->
 def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequence[str]) -> Path | None:
     """Return the checkpoint from which a run resumes, or None for a new run, and delete later checkpoints.
 
-    ``checkpoint`` is True for the newest complete checkpoint, or a folder. A new run is refused in a folder with
-    complete checkpoints.
+    ``checkpoint`` is True for the newest complete checkpoint, or a folder. A new run raises `ConfigError` if its folder
+    already contains complete checkpoints.
     """
     folder, resumed = Path(run.args.output_dir), None
     if not {*allowed} <= {CODE_FACT}:
         raise ConfigError(
-            f"allow_changed contains {', '.join(allowed)}; the only fact that may change is {CODE_FACT}"
+            f"allow_changed contains {', '.join(allowed)}; only the fact {CODE_FACT} may differ from the checkpoint"
         )
     if checkpoint:
         resumed = (
@@ -365,7 +367,7 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
         )
     if run.accelerator.is_main_process:
         remove_incomplete(folder)
-        # later checkpoints are damaged, or this run will write them again
+        # checkpoints after the resumed step are damaged, or the run will write them again
         for path in list_checkpoints(folder):
             if resumed is not None and _step(path) > _step(resumed):
                 logger.warning("%s is deleted; the run will write it again", path.name)
@@ -379,7 +381,7 @@ def _find_newest(folder: Path) -> Path:
         logger.warning("not resumed from: %s", reason)
     if newest is None:
         causes = "; ".join([f"{folder} has no complete checkpoint", *reasons])
-        raise ConfigError(f"{causes}. Delete this folder to start a new run")
+        raise ConfigError(f"{causes}. Delete the folder of the checkpoints to start a new run")
     return newest
 
 
@@ -398,23 +400,23 @@ def _find_named(checkpoint: Path, folder: Path) -> Path:
 
 
 def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) -> None:
-    """Raise a `ConfigError` with all changes if a checkpoint belongs to another run; log allowed changes."""
+    """Raise a `ConfigError` that lists all changes if a checkpoint belongs to another run; log allowed changes."""
     before = read_seal(checkpoint / MARKER)["facts"]
     changes = describe_changes(before, facts)
     for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
-        logger.warning("resumed with a schedule of the new length: %s", changes.pop(name))
+        logger.warning("the resumed run has a schedule of the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
         logger.warning("resumed with an allowed change: %s", changes[name])
     if changes.keys() <= {*allowed}:
         return
-    remedy = "Restore the old values, or start a new run in another output_dir"
+    remedy = "Restore the settings of the checkpoint, or start a new run in another output_dir"
     if changes.keys() == {CODE_FACT}:
         remedy += f"; or allow the change with --allow-changed {CODE_FACT}: another version may round differently"
     elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes depend on the pseudonym key, and this machine has another key. Copy "
-            f"the key of the machine that started the run: the variable {KEY_VARIABLE}, or the file pseudonym.key in "
-            "the configuration folder"
+            f"the pseudonym key from the machine that started the run; it is in the variable {KEY_VARIABLE} or in the "
+            "file pseudonym.key in the configuration folder"
         )
     raise ConfigError(
         f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
@@ -422,19 +424,19 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
 
 
 def save_optimizer(run: BiasRun, folder: Path) -> None:
-    """Write the state of the rule that moves theta, if a part of theta is learned."""
+    """Write the state of the rule that updates theta, if any part of theta is learned."""
     if run.theta_rule is not None:
         save_privately(run.theta_rule.state_dict(), folder / BIAS_OPTIMIZER_FILE)
 
 
 def save_privately(tensors: Tensors, path: Path) -> None:
-    """Write tensors about individual annotators to a file that only this user can read."""
+    """Write tensors about individual annotators to a file that only its owner can read."""
     with appearing(path, private=True) as unfinished:
         save_file(tensors, unfinished)
 
 
 def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
-    """Restore theta, the state of its rule and the start difference from a checkpoint whose bias term is ``saved``."""
+    """Restore theta, the state of its update rule and ``first_margin`` from a checkpoint with bias term ``saved``."""
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
@@ -443,7 +445,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
 
 
 def save_bias(run: Trainer, folder: Path) -> None:
-    """Write the bias term of a run with facts about its votes and the unit of theta."""
+    """Write the bias term of a run, with facts about the votes of the run and the unit of theta."""
     facts = {"variant": run.args.bias, **collect_bias_facts(run.judgments, run.bias)}
     if not run.objective.in_log_odds:
         facts["theta_in_log_odds"] = False
@@ -451,7 +453,7 @@ def save_bias(run: Trainer, folder: Path) -> None:
 
 
 def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
-    """Write a bias term with facts about its numbers and with the start difference of the run."""
+    """Write the bias term of a run, with ``facts`` and the difference of policy and reference at the first step."""
     run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
@@ -469,7 +471,10 @@ def collect_bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
 
 
 class RunCallback(TrainerCallback):
-    """Move theta, write the log, and complete each checkpoint of a `BADPOTrainer`; keep the ``n_kept`` newest."""
+    """Callback of `BADPOTrainer` that updates theta, writes the step log, and completes each checkpoint.
+
+    If ``n_kept`` is positive, the callback keeps only the ``n_kept`` newest checkpoints and the best checkpoint.
+    """
 
     def __init__(self, trainer: Trainer, n_kept: int):
         self._trainer = trainer
@@ -484,14 +489,14 @@ class RunCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Restore theta and the log from the checkpoint from which the run resumes."""
+        """If the run resumes from a checkpoint, restore theta and the step log from this checkpoint."""
         resumed = self._trainer.resumed_from
         if resumed is not None:
             self._load_state(resumed)
         self._trainer.fix_gradient_buckets()
         if state.is_world_process_zero:
             log = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
-            # private, because the mean of theta over one annotator describes this annotator
+            # the step log is private, because the mean of theta may describe a single annotator
             write_atomically(self._log, log, private=True)
         self.is_training = True
 
@@ -504,7 +509,7 @@ class RunCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Set the epoch of the sampler."""
-        # if the resumed checkpoint is the last one, the trainer reads no micro-batch
+        # if a run resumes from the checkpoint of its last step, the trainer reads no further micro-batch
         self._has_finished = state.global_step >= state.max_steps
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
@@ -512,14 +517,14 @@ class RunCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Skip saving and evaluation if the resumed checkpoint is the last one."""
+        """Skip saving and evaluation if the run resumed from the checkpoint of its last step."""
         if self._has_finished:
             control.should_save = control.should_evaluate = control.should_log = False
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Move theta, check the start at the first step, and write the log line of the step."""
+        """Update theta, compare policy and reference at the first step, and write a line of the step log."""
         tally = self._trainer.finish_step()
         metrics = tally.metrics(self._trainer.router_aux_loss_coef)
         if self._trainer.first_margin is None:
@@ -532,13 +537,13 @@ class RunCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if the run must stop."""
+        """Request a checkpoint if the run must stop after this step."""
         control.should_save = control.should_save or bool(self.resume_command)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Add theta and the log to the checkpoint, write its manifest, and then delete old checkpoints."""
+        """Add theta and the step log to a new checkpoint, write its manifest, and delete old checkpoints."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         run = self._trainer
         run.accelerator.wait_for_everyone()
@@ -549,7 +554,7 @@ class RunCallback(TrainerCallback):
                 if objective_state := run.objective.state_dict():
                     save_privately(dict(objective_state), folder / OBJECTIVE_FILE)
                 shutil.copy(self._log, folder / LOG_FILE)
-                # this file repeats metrics of the log, which can describe one annotator
+                # the trainer state repeats metrics of the step log, which may describe a single annotator
                 (folder / TRAINER_STATE_NAME).chmod(0o600)
                 mark_complete(folder, run.facts)
             # as in transformers, 0 keeps all checkpoints
@@ -564,7 +569,7 @@ class RunCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Restore theta of the best checkpoint if the Trainer restored its weights."""
+        """If the Trainer restored the weights of the best checkpoint, restore theta of this checkpoint too."""
         if best := _find_best(args, state):
             self._load_state(best)
 
@@ -576,16 +581,16 @@ class RunCallback(TrainerCallback):
 
 
 def _find_best(args: TrainingArguments, state: TrainerState) -> Path | None:
-    """Checkpoint whose weights the Trainer restores at the end; None unless ``load_best_model_at_end``."""
+    """Return the checkpoint whose weights the Trainer restores after training, if ``load_best_model_at_end`` is set."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
 
 
 @contextlib.contextmanager
 def save_on_sigterm(trainer: Trainer, resume_command: str) -> Iterator[None]:
-    """Context in which SIGTERM ends the run after the current step and a checkpoint, with a KeyboardInterrupt.
+    """Context in which SIGTERM makes the run finish its step, save a checkpoint, and raise `KeyboardInterrupt`.
 
-    Before the first step, SIGTERM ends the run at once. Several processes are ended by their launcher.
+    Before the first step, SIGTERM stops the run at once. Several processes are stopped by their launcher.
     ``resume_command`` resumes from the checkpoint.
     """
     callbacks = trainer.callback_handler.callbacks

@@ -1,6 +1,6 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
-# mypy does not read transformers, so its classes have no types
+# mypy does not analyze transformers, so the classes of transformers have no types
 # mypy: disallow-subclassing-any=False
 
 from collections.abc import Iterator
@@ -39,10 +39,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention": ("packed", "padded"),
 }
 
-# Learning rate of theta's Adam, as in the paper.
+# Default learning rate of Adam for theta, as in the BA-DPO paper.
 BIAS_LEARNING_RATE = 1e-2
 
-# With a larger beta the losses saturate, and a run ends with meaningless numbers instead of an error.
+# With a beta above this limit, the loss saturates, and training ends with meaningless results but without an error.
 LARGEST_BETA = 100
 RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0, 10),
@@ -53,7 +53,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),
 }
 
-# Types of arguments that are checked, with their names in error messages.
+# Types of training arguments that badpo checks, with their names in error messages.
 _TYPE_NAMES = {
     bool: "True or False",
     int: "a whole number",
@@ -62,8 +62,8 @@ _TYPE_NAMES = {
     dict: "a dict",
 }
 
-# Arguments for which the trainer has one correct value. The defaults of the fields are the Trainer's, because command
-# line parsers turn the defaults into flags.
+# Arguments of the Trainer for which `BADPOConfig` always sets the same value.
+# The fields of these arguments keep transformers' defaults, because command-line parsers turn defaults into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -71,10 +71,10 @@ FIXED = {
     "hub_strategy": "end",
 }
 
-# Keys that a recipe must not set, but a Python caller may.
+# Arguments that a recipe must not set but that Python code may pass to `BADPOConfig`.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
-# Old names of the Trainer's arguments, with the new names.
+# Old names of arguments of `transformers.TrainingArguments`, with the new names.
 RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -84,9 +84,9 @@ RENAMED: dict[str, str] = {
 def resolve_bias_fit(
     fit: str | None, learning_rate: float | None, warm_start: str
 ) -> tuple[str, float | None]:
-    """Return the rule that moves theta and the learning rate of its Adam, with defaults filled in.
+    """Return the update rule of theta and the learning rate of this rule, with defaults filled in.
 
-    Without ``fit``, the rule is "adam" if one of the two settings of Adam is set, and "anchored" otherwise.
+    If ``fit`` is None, the update rule is "adam" if a learning rate or a warm start is set, and "anchored" otherwise.
     """
     sets_adam = learning_rate is not None or warm_start != "zero"
     fit = fit or ("adam" if sets_adam else "anchored")
@@ -94,21 +94,21 @@ def resolve_bias_fit(
 
 
 def lacks_float64() -> bool:
-    """Whether the default device has no float64, which margins and the gradient of theta need."""
+    """Whether the default device does not support float64, which margins and the gradient of theta require."""
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
 def computes_in_bf16(use_cpu: bool) -> bool:
-    """Whether a training stage without an explicit precision uses bf16 autocast: if its GPU supports bf16.
+    """Whether training uses bf16 autocast by default, which is the case if the GPU supports bf16.
 
-    The trained weights keep the precision in which they were loaded. The supervised and the preference stage both use
-    this function.
+    The trained weights keep the precision in which they were loaded. The supervised stage and the preference stage of a
+    run both use this function.
     """
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
 
 def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArguments]:
-    """Class decorator: the error for an unknown argument names the most similar known argument."""
+    """Class decorator that makes the error for an unknown argument suggest the most similar known argument."""
     init, known = config.__init__, [f.name for f in fields(config)]
 
     @wraps(init)
@@ -126,9 +126,9 @@ def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArgument
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: the arguments of `transformers.TrainingArguments` and the fields below.
 
-    Names and defaults are those of TRL's ``DPOConfig``. A batch counts judgments: an optimizer step has
-    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
-    ``batching="comparisons"`` it has this number of comparisons.
+    The names and defaults of the arguments are those of TRL's ``DPOConfig``. The batch size counts judgments: an
+    optimizer step has ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
+    ``batching="comparisons"``, the batch size counts comparisons instead of judgments.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class BADPOConfig(TrainingArguments):
     model_init_kwargs: Json | str | None = None
     trust_remote_code: bool = False
 
-    # TRL's keys that have no effect or a single supported value; `badpo.training.trl_keys` has the reasons.
+    # Arguments of TRL that have no effect in badpo or only one supported value; `trl_keys.yaml` explains the reasons.
     warmup_ratio: float | None = None
     dataset_num_proc: int | None = None
     truncation_mode: str = "keep_start"
@@ -246,7 +246,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> Json:
-        """Arguments for experiment trackers, without gold annotators and secrets; a path becomes its last part."""
+        """Return the arguments for experiment trackers, without gold annotators, secrets and the folders of paths."""
         public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in public.items() if name != "gold_annotators"}
 
@@ -282,7 +282,7 @@ class BADPOConfig(TrainingArguments):
 
     @property
     def step_size(self) -> int:
-        """Number of judgments, or with ``batching="comparisons"`` of comparisons, of an optimizer step."""
+        """Number of judgments of an optimizer step; number of comparisons if ``batching`` is "comparisons"."""
         size: int = self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
         return size
 
@@ -294,12 +294,12 @@ class BADPOConfig(TrainingArguments):
 
     @property
     def objective(self) -> Json:
-        """Objective that TRL's keys of the loss select, as a block of a recipe."""
+        """Objective that TRL's arguments ``loss_type`` and ``ld_alpha`` select, as a block of a recipe."""
         return objective_of_trl_keys(self.loss_type, self.ld_alpha)[0]
 
     @classmethod
     def find_errors(cls, **arguments: object) -> list[str]:
-        """Return a sentence for each error in some arguments; the other arguments have their defaults."""
+        """Check the given arguments and return one sentence for each error; all other arguments have their defaults."""
         config = cls.__new__(cls)
         for f in fields(cls):
             default = f.default_factory() if callable(f.default_factory) else f.default
@@ -307,9 +307,9 @@ class BADPOConfig(TrainingArguments):
         return [*config._find_wrong_types()] or [*config._find_wrong_values()]
 
     def _find_wrong_types(self) -> Iterator[str]:
-        """Describe each value whose type is not the type of its field; convert numbers of numpy to Python numbers."""
-        # A parser of command line flags changes the types of the fields, so the annotations are used. Fields of a
-        # subclass are not checked.
+        """Describe each argument that has the wrong type; convert numpy numbers to Python numbers."""
+        # Command-line parsers change the types of the dataclass fields, so badpo reads the annotations of the class.
+        # badpo does not check the types of fields that a subclass of `BADPOConfig` adds.
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):
             value, hint = getattr(self, f.name), hints[f.name]
@@ -317,7 +317,7 @@ class BADPOConfig(TrainingArguments):
                 setattr(self, f.name, value := value.tolist())
             alternatives = get_args(hint) if isinstance(hint, UnionType) else [hint]
             kinds = [get_origin(kind) or kind for kind in alternatives]
-            # the Trainer accepts objects for some dictionaries, and other values than text for some texts (fsdp=True)
+            # for some text and dict arguments, the Trainer also accepts values of other types, such as fsdp=True
             is_unchecked = str in kinds and f.name not in BADPOConfig.__annotations__
             is_unchecked |= dict in kinds and not f.name.endswith("_kwargs")
             if is_unchecked or not {*kinds} <= {NoneType, *_TYPE_NAMES}:
@@ -346,7 +346,7 @@ class BADPOConfig(TrainingArguments):
         if not 0 < self.beta <= LARGEST_BETA:
             yield f"beta is {self.beta}; it must be larger than 0 and at most {LARGEST_BETA}"
         if self.warmup_ratio is not None:
-            yield "warmup_ratio and warmup_steps set the same value; keep warmup_steps"
+            yield "warmup_ratio and warmup_steps both set the warm-up; keep only warmup_steps"
         yield from self._find_wrong_lengths()
         yield from self._find_wrong_bias_settings()
 
@@ -358,7 +358,7 @@ class BADPOConfig(TrainingArguments):
             return
         if self.encoding != "paper":
             yield (
-                "max_prompt_length requires encoding: paper, because TRL no longer has this key; with encoding: trl "
+                "max_prompt_length requires encoding: paper, because TRL no longer has this key; with encoding: trl, "
                 "raise max_length instead"
             )
         if not 0 < self.max_prompt_length <= longest:
@@ -373,15 +373,15 @@ class BADPOConfig(TrainingArguments):
             self.bias_learning_rate is not None or self.warm_start != "zero"
         ):
             yield (
-                f"bias_fit: anchored cannot be combined with warm_start: {self.warm_start} and bias_learning_rate: "
-                f"{self.bias_learning_rate}; leave both out, or write bias_fit: adam"
+                f"bias_fit: anchored supports neither warm_start ({self.warm_start}) nor bias_learning_rate "
+                f"({self.bias_learning_rate}); leave out these two keys, or write bias_fit: adam"
             )
         if self.warm_start != "zero" and not has_bias:
             yield f"warm_start: {self.warm_start} needs a learned bias, but bias is none; leave warm_start out"
         if self.warm_start == "audit" and gold:
             yield (
-                "warm_start: audit cannot be combined with gold_annotators, because it ignores who is gold; use "
-                "warm_start: offline, whose estimates are anchored at the gold annotators"
+                "warm_start: audit cannot be combined with gold_annotators, because the audit's estimate does not use "
+                "them; use warm_start: offline, whose estimates are anchored at the gold annotators"
             )
         if not isinstance(gold, list | tuple | set):
             yield "gold_annotators must be a list of annotators; write [id] for one annotator"
@@ -396,12 +396,12 @@ class BADPOConfig(TrainingArguments):
         for key in REFUSED:
             if key not in ALLOWED_IN_PYTHON and key != selecting_key:
                 value = getattr(self, key, None)
-                # enumerations of the Trainer count as their values
+                # for an enumeration of transformers, badpo checks the value of the enumeration member
                 if reason := refusal(key, getattr(value, "value", value)):
                     yield reason
 
     def _choose_checkpointing(self) -> None:
-        # The new names cause no deprecation warning; older versions of the Trainer have only the old names.
+        # The new argument names avoid a deprecation warning; older versions of transformers have only the old names.
         for old, new in RENAMED.items():
             name = new if hasattr(self, new) else old
             value = getattr(self, name)
@@ -412,7 +412,7 @@ class BADPOConfig(TrainingArguments):
 
 
 def _hide_private(name: str, value: Any) -> Any:
-    """Value of an argument without folders of this machine and without secrets."""
+    """Return the value of an argument without the folders of this machine and without secrets."""
     if isinstance(value, dict):
         return {inner: _hide_private(str(inner), entry) for inner, entry in value.items()}
     if isinstance(value, str | Path) and name.endswith("token"):
