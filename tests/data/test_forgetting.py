@@ -571,12 +571,12 @@ def test_wrong_places_are_told(tmp_path, judgments):
     for name, path in wrong.items():
         with pytest.raises(ConfigError, match="is a (file|folder), and an? "):
             forget("7", **{name: [path]})
-    with pytest.raises(ConfigError, match="is no mapping"):
+    with pytest.raises(ConfigError, match="is not a mapping"):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):
         forget("7", data=[tmp_path / "nothing.csv"])
     (tmp_path / "votes.csv.gz").write_bytes(gzip.compress(b"annotator,x\n7,1\n8,2\n7,3\n"))
-    with pytest.raises(DataError, match="no row can be taken out of it; 2 rows would go: 2, 4"):
+    with pytest.raises(DataError, match="badpo cannot remove rows from this file; 2 rows must go: 2, 4"):
         forget("7", data=[tmp_path / "votes.csv.gz"])
 
 

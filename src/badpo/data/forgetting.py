@@ -1,8 +1,8 @@
 """Forget annotators, so that the remaining files reveal neither their votes nor their biases.
 
-The rows of the annotators are removed from tables of votes. A file about individual annotators, such as the files of an
-audit and of a run, is deleted as a whole: with a mean or a sum, the rest of the file would reveal the missing value.
-Then every file next to these files is searched for the annotators' ids.
+The rows of the annotators are removed from tables of votes. A file with figures of individual annotators, such as a
+file of an audit or of a run, is deleted as a whole, because the removed figure could be computed from the other figures
+and their mean. Then every neighbouring file is searched for the annotators' ids.
 """
 
 import bz2
@@ -111,7 +111,7 @@ class _Step:
         went = {trace.path.name: trace.what for trace in self.traces}
         record = self.traces[0].path.with_name(RECORD)
         line = json.dumps({"when": when, "went": went}) + "\n"
-        # the lock keeps the entries of a simultaneous call, and a full disk cannot leave an incomplete record
+        # the lock prevents the loss of entries that another call writes; on a full disk, the old record stays complete
         with locked(record, wait=True):
             before = record.read_bytes() if record.exists() else b""
             write_atomically(record, before + line.encode(), private=True)
@@ -123,7 +123,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class People:
-    """The annotators to forget, in the order in which they were named, and the key of this machine.
+    """The annotators to forget, in the order in which the user named them, and this machine's pseudonym key.
 
     ``raw_ids`` maps the known ids of the source to pseudonyms.
     """
@@ -133,7 +133,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Return the pseudonym of each raw id or pseudonym that belongs to one of the annotators."""
+        """Map the ids of the annotators to forget, including their ids among ``ids``, to their pseudonyms."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
@@ -143,9 +143,9 @@ class People:
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
     """Find annotators by their pseudonyms or by their ids in the source.
 
-    With ``mapping``, the file that `badpo import --write-mapping` wrote, no key is needed to find a pseudonym. The
-    function raises `ConfigError` if an id can be found neither in the mapping nor with the key, or if a name is empty
-    or the name of a file.
+    ``mapping`` is the file that `badpo import --write-mapping` wrote. The pseudonyms of the ids in this file are known
+    without the pseudonym key. The function raises `ConfigError` if an id is not in the mapping and there is no key, or
+    if an element of ``annotators`` is empty or is the path of an existing file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
@@ -158,10 +158,12 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
                 f"{word} is a file or folder, but it is given as an annotator: nothing was changed; name each place "
                 "with its own option, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
             )
-        # the reader of tables writes ids in this form
+        # `as_ids` converts the named id to the form that ids have in a table read by badpo
         (asked,) = as_ids([word])
         if asked is None:
-            raise ConfigError("an annotator has no name: nothing was changed; name a pseudonym or an id")
+            raise ConfigError(
+                "the name of an annotator is empty: nothing was changed; name a pseudonym or an id"
+            )
         if not (is_pseudonym(asked) or asked in listed or key):
             raise ConfigError(
                 f"there is no pseudonym key, so no pseudonym can be computed: restore the key ({KEY_VARIABLE}, or "
@@ -179,7 +181,7 @@ def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
     try:
         return dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path} is no mapping that badpo import wrote ({error})") from error
+        raise ConfigError(f"{path} is not a mapping that badpo import wrote ({error})") from error
 
 
 # -- all data of the annotators --------------------------------------------------------------------------------
@@ -198,20 +200,20 @@ def forget(
 ) -> list[Trace]:
     """Remove annotators from tables of votes, audits, runs and states; return what was removed and what remains.
 
-    All files and folders are locked before the first change, and the rows are looked up after that. Then every file
-    below the folders and next to the files is searched. The list is empty if no annotator is found. If only some of the
-    annotators are found, a `ConfigError` names the others, and nothing is changed. Files that contain a raw id only as
-    text are listed, but cause no deletion.
+    All files and folders are locked before the first change. The function searches the given tables, every file below
+    the given folders, and every file next to the given files. The returned list is empty if no annotator is found. If
+    only some of the annotators are found, a `ConfigError` names the annotators that were not found, and nothing is
+    changed. A file that contains a raw id only as text is listed but not deleted.
     """
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
     if wrong := [path for path in (*audits, *runs) if path.is_file()]:
         raise ConfigError(
-            f"{wrong[0]} is a file, and an audit or a run is a folder; a table is named with --data"
+            f"{wrong[0]} is a file, but an audit or a run is a folder; name a table with --data"
         )
     if wrong := [path for path in states if path.is_dir()]:
-        raise ConfigError(f"{wrong[0]} is a folder, and a state of watch is a file")
+        raise ConfigError(f"{wrong[0]} is a folder, but a state of badpo watch is a file")
     runs += _beside_runs(runs)
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     for path in files:
@@ -238,7 +240,7 @@ def forget(
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
-        # an audit without its tables of annotators may contain votes of any annotator
+        # if the tables of annotators of an audit are missing, its other files may contain votes of any annotator
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
         sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
         learned = _learned_from_them(runs, sure)
@@ -266,20 +268,20 @@ def forget(
 
 
 def _require_everybody(people: People, named: Collection[str]) -> None:
-    """Raise `ConfigError` if some annotators are found and others are not, because their ids may be mistyped."""
+    """Raise `ConfigError` if only some annotators are found, because the other ids may be mistyped."""
     unknown = [
         f"{name} (number {i})" for i, name in enumerate(people.pseudonyms, 1) if name not in named
     ]
     if 0 < len(unknown) < len(people.pseudonyms):
         raise ConfigError(
             f"{listed(unknown)} of {len(people.pseudonyms)} annotators: not found, and nothing was changed; correct "
-            "the id (another spelling or key gives another pseudonym; a file is named with --data) or leave the "
-            "annotator out"
+            "the id (another spelling or key gives another pseudonym), name the annotator's file with --data, or leave "
+            "the annotator out"
         )
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """Return the folders next to the runs that belong to them: anchored policies, and theta of TRL's trainer."""
+    """Return the folders next to the runs that belong to a run: anchored policies, and theta of TRL's trainer."""
     anchors = [
         anchor
         for run in runs
@@ -304,12 +306,12 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.name in ("", ".."):  # relative paths such as "." have no name and thus no neighbours
         path = Path(os.path.abspath(path))
-    # a path that does not exist is not an error if an earlier call removed it
+    # a missing path is not an error if an earlier call of badpo forget removed it
     if not (path.exists() or is_recorded(path)):
         raise ConfigError(
-            f"{path} is not there; name an audit's folder, a folder of runs, or a state of watch"
+            f"{path} does not exist; name an audit's folder, a folder of runs, or a state of badpo watch"
         )
-    # writing would replace a symbolic link and leave its target unchanged
+    # symbolic links are refused, because writing to one would replace the link and leave its target unchanged
     require_enclosed(path)
     return path
 
@@ -319,7 +321,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, a mask of the annotators' rows, and the pseudonym of each of their ids in the table."""
+    """A table, a mask of the rows of the annotators to forget, and a mapping from their ids to pseudonyms."""
 
     table: Table
     theirs: Bools
@@ -338,14 +340,14 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         others = [name for name in names if name not in votes]
         like = [f"; {name} looks like it" for name in like_annotators(others)[:1]]
         what = str(error) if column in names else f"is not in the table{''.join(like)}"
-        remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
+        remedy = "name the column of annotators with --column annotator=..., or remove the rows and export again"
         where = f"{path}, found: {list_columns(table.frame, [])}"
         raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
     theirs = np.isin(ids, [*people.owners(ids)])
     present = {*ids[theirs]}
     owners = {name: owner for name, owner in people.owners(ids).items() if name in present}
     kind = path.suffix.lower()
-    # the rows of a JSON object with several lists are computed from the lists, so they cannot be removed one by one
+    # rows of a JSON object with several lists are computed from all lists, so a row cannot be removed from the file
     is_object = kind == ".json" and not isinstance(json.loads(decoded(path)[0]), list)
     if theirs.any() and (path.is_dir() or is_object or kind in (".xlsx", *PACKED)):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
@@ -353,14 +355,14 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
         named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
         rows = ", ".join(itertools.compress(named, theirs))
-        what = f"no row can be taken out of it; {counted(int(theirs.sum()), 'row')} would go: {rows}"
-        remedy = "delete these rows in the program that wrote it, or convert it with badpo import; then call again"
+        what = f"badpo cannot remove rows from this file; {counted(int(theirs.sum()), 'row')} must go: {rows}"
+        remedy = "delete the rows in the program that wrote the file, or convert it with badpo import; then call again"
         raise DataError([Problem("E102", what, str(path), remedy)])
     return _Rows(table, theirs, owners)
 
 
 def _annotator_column(names: Sequence[str], column: str) -> str:
-    """Return the named column; if the table does not have it, the column that the reader of tables recognises."""
+    """Return ``column`` if the table has this column, and otherwise the name of the column recognised as annotators."""
     if column in names:
         return column
     return columns_named(names, ["annotator"]).get("annotator", column)
@@ -373,7 +375,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
-    """Yield a step that removes the annotators' rows from a table, and the counts of their rows left out at import."""
+    """Yield a step that removes the annotators' rows from a table.
+
+    The step also removes the counts of the annotators' rows that were left out at import.
+    """
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in dropped)
@@ -395,9 +400,9 @@ def _write_parquet(
     path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
 ) -> None:
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
-    # Arrow dictionaries still contain values of removed rows; without Arrow's schema, columns are read as plain texts
+    # an Arrow dictionary still contains the values of removed rows, so columns are written without Arrow's schema
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
-    # the metadata is dropped too, because it may contain an id
+    # all other metadata of the parquet file is dropped, because it may contain an id
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if _is_ours(path) else None
     table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
@@ -408,7 +413,7 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
     if rows.table.lines is None:
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         return as_json([*itertools.compress(records, ~rows.theirs)])
-    # line numbers of CSV files are those of the csv module; in JSON lines files, only line feeds separate lines
+    # the csv module counts the lines of a CSV file; in a JSON lines file, only line feeds separate lines
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     text = io.StringIO(path.read_bytes().decode(rows.table.encoding), newline="" if is_csv else "\n")
     before, *each = np.split(np.array([*text], dtype=object), rows.table.lines - 1)
@@ -435,7 +440,7 @@ def _files_of_people(
     states: Sequence[Path],
     hits: Collection[Path],
 ) -> Iterator[_Step]:
-    half = "half of a file that a killed command was writing"
+    half = "an incomplete file that a killed command left"
     for path in tables:
         halves = _matching(path.parent, [f".writing-*-{glob.escape(path.name)}"])
         yield from _gone(halves, half, "", hits)
@@ -446,28 +451,33 @@ def _files_of_people(
             yield from _gone(files, half, "", hits)
         else:
             remedy = (
-                f"make it again on the table without them: badpo audit DATA --out {shlex.quote(str(folder))}; if "
-                "report.html was passed on, keep the new page to yourself: the two together tell how they voted"
+                "repeat the audit on the table without these annotators: badpo audit DATA --out "
+                f"{shlex.quote(str(folder))}; if you shared report.html, do not share the new page, because both "
+                "pages together reveal how these annotators voted"
             )
-            yield from _gone(files, "figures of an audit that holds their votes", remedy, hits)
-    remedy = "remove the run and train it again on the table without them, by the command that made it"
+            yield from _gone(files, "figures of an audit of the annotators' votes", remedy, hits)
+    remedy = (
+        "remove the run, and train again with the same command on the table without these annotators"
+    )
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
         files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
         yield from _gone(files, _LEARNED, remedy, hits)
     for state in states:
         if state in hits:
-            remedy = f"count again, on the table without them: badpo watch DATA --state {shlex.quote(str(state))}"
-            yield from _gone([state], "what was counted of them and of others", remedy, hits)
+            remedy = f"count again without these annotators: badpo watch DATA --state {shlex.quote(str(state))}"
+            yield from _gone(
+                [state], "counts of the votes of these and of other annotators", remedy, hits
+            )
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """Yield a step that removes files and folders from one folder, if there are any."""
+    """Yield a step that removes ``paths``, which are files and folders in one folder; yield nothing if it is empty."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
         inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
-        # files with ids and files that mark a run are removed last: if the call is killed, the next call finds the rest
+        # files with ids and files that mark a run are removed last: if this call is killed, the next call finds them
         for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
             path.unlink(missing_ok=True)
         for path in paths:
@@ -487,7 +497,7 @@ def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Pat
         learned += [folder] if any(_is_below(path, files) for path in hits) else []
     while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
-    # a run that was found through another run is removed before that run
+    # a run that depends on another run is removed before the other run
     return list(dict.fromkeys(learned[::-1]))
 
 
@@ -498,8 +508,8 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return False
     if not (folder / "anchor.json").exists():
         return any(folder.parent == run.parent for run in learned)
-    # an anchor contains the name of its source: the run of this name next to the anchor or, if there is no such run,
-    # any run of this name
+    # anchor.json contains the name of the anchor's source run
+    # the source is the run of this name next to the anchor, or any run of this name if none is next to the anchor
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
@@ -507,18 +517,18 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
 
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
     """List policies that learned from the votes of these annotators, or of annotators who were forgotten before."""
-    what = "a policy that was trained on their votes, or that rests on one which was"
+    what = "a policy that was trained on the annotators' votes, or that was made from such a policy"
     told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
         made = folder
         beside = [each for each in (folder, *folder.parents) if each.name.endswith(BIAS_SUFFIX)]
-        # in a folder "-bias" of TRL's trainer, the subfolder "model" has only theta, and the policy is elsewhere
+        # in a folder FOLDER-bias of TRL's trainer, the subfolder "model" has only theta, and FOLDER has the policy
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
-        # only a record about files of a run concerns the policy, and a policy that is newer than the record was trained
-        # again without these annotators
+        # a record that names files of a run shows that the policy learned from forgotten annotators
+        # if the policy is newer than the record, it was trained again without these annotators
         is_older = (
             policy.is_dir()
             and record.exists()
@@ -528,13 +538,13 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         is_theirs = is_older or (policy.is_dir() and folder in learned)
         if is_theirs and not _is_below(policy, told):
             told.append(policy)
-            remedy = f"remove {made} and make it again on the table without them; weights cannot be changed back"
+            remedy = f"remove {made} and train again without these annotators; trained weights cannot be corrected"
             yield Trace(policy, what, remedy, goes=False)
 
 
 def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
     """Yield each output of `badpo audit --json` in the folders, because it may contain votes of the annotators."""
-    what = "exact figures of an audit, perhaps of their votes"
+    what = "exact figures of an audit, which may include the annotators' votes"
     for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
         with path.open("rb") as file:
             is_summary = b'"about_single_people": true' in file.read(1000)
@@ -564,13 +574,15 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 def _search(
     files: Sequence[Path], folders: Sequence[Path], people: People, column: str
 ) -> tuple[dict[Path, Trace], set[str]]:
-    """Search all files below the folders and next to the files; return files with ids, and the annotators in them.
+    """Search all files below the folders and next to the files for the ids of the annotators to forget.
 
-    A pseudonym identifies an annotator in any place. A raw id identifies an annotator in a column of annotators; in
-    other places it may be an ordinary word. Files that cannot be read are returned too.
+    Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym
+    identifies an annotator anywhere in a file. A raw id identifies an annotator only in a column of annotators, because
+    elsewhere the same text may be an ordinary word.
     """
     remedy = (
-        "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
+        "remove the file, write it again without these annotators, or name it with --data, --audit, --runs, --state or "
+        "--mapping"
     )
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
     forms, named = _written_forms(people), set()
@@ -580,12 +592,12 @@ def _search(
         found[path] = Trace(path, what, remedy, goes=False)
 
     def keep_error(error: OSError) -> None:
-        list_file(Path(error.filename), f"a folder that cannot be looked into ({error.strerror})")
+        list_file(Path(error.filename), f"a folder that cannot be searched ({error.strerror})")
 
     walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
     below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
-    # In a text, also in UTF-16, a longer id that begins with an annotator's id is another id. In a binary file, other
-    # data may directly follow the id.
+    # In a text, also in UTF-16, a longer id that begins with an annotator's id is the id of another annotator.
+    # In a binary file, other data may directly follow the id.
     written = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
     text = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % written)
     binary = re.compile(b"(%b)(?!\0[0-9a-z]\0)" % written)
@@ -603,25 +615,25 @@ def _search(
             continue  # the file is a broken link, or another process has removed it
         except Exception as error:  # a damaged file may raise any error in its reader
             why = (str(error) or repr(error)).splitlines()[0]
-            list_file(path, f"a file that cannot be looked into ({why})")
+            list_file(path, f"a file that cannot be searched ({why})")
             continue
         named |= owners
         if owners:
-            list_file(path, "a file that names them")
+            list_file(path, "a file that names annotators to forget")
         elif names:
-            what = "a file that contains the id as text"
+            what = "a file that contains an annotator's id as text"
             found[path] = Trace(path, what, f"if they are meant, {remedy}", goes=False, is_sure=False)
     return found, named
 
 
-# The JSON writer of .NET also escapes these characters.
+# The JSON writer of .NET also escapes the characters + < > & ' and `.
 _NET_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "+<>&'`"})
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
     """Map each form in which tables and JSON may write an id or a pseudonym, in lower case, to the id or pseudonym.
 
-    Short ids are left out, because they occur by chance.
+    Short ids are left out, because a short id also occurs by chance in other texts.
     """
     written: dict[bytes, str] = {}
     for name in [*people.raw_ids, *people.pseudonyms]:
@@ -634,17 +646,17 @@ def _written_forms(people: People) -> dict[bytes, str]:
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
-                        # without zero bytes at both ends, ASCII text in UTF-16 is the same in both byte orders
+                        # remove zero bytes at both ends: ASCII text in UTF-16 is then the same in both byte orders
                         written[encoded.strip(b"\0")] = name
     return written
 
 
 def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield pairs of a part of a file in lower case and a flag, which is True if the part is binary.
+    """Yield each part of a file in lower case, with a flag that is True if the part is binary.
 
-    In a binary part, ids may follow each other without a separator. The parts are the name of the file, its bytes
-    (decompressed if the file is compressed), the files in a zip archive, and the values of a parquet or Arrow file.
-    Each block of bytes begins with the end of the previous block.
+    The parts are the name of the file, blocks of its bytes (decompressed if the file is compressed), the files in a zip
+    archive, and the values of a parquet or Arrow file. In a binary part, other data may directly follow an id. Each
+    block of bytes begins with the end of the previous block, because an id may lie in both blocks.
     """
     yield os.fsencode(path.name).lower(), False
     with path.open("rb") as file:
@@ -656,8 +668,8 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
             while block := file.read(_BLOCK):
                 block = rest + block.lower()
                 is_binary = b"\0" in block and not is_parquet
-                # an id at the end of a block may continue in the next block; the added "0" prevents a match here, and
-                # an id that ends here is found with the next block or with the rest of the file
+                # a text at the end of a block may be the start of a longer id; the added "0" prevents a match there
+                # the end of the block is searched again, together with the next block or the rest of the file
                 yield block + b"0", is_binary
                 rest = block[-overlap:]
         yield rest, False
@@ -672,7 +684,7 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _open_files(path: Path, start: bytes) -> Iterator[Any]:
-    """Yield a file, which is decompressed while it is read, and each compressed file in a zip archive."""
+    """Yield an open file, decompressed if it is compressed, and each compressed member of a zip archive."""
     if start.startswith(_CLOSED):
         raise ValueError("an archive that is not searched")
     yield next((each for mark, each in _COMPRESSED.items() if start.startswith(mark)), open)(path, "rb")
@@ -689,9 +701,9 @@ def _values(batch: pa.RecordBatch) -> bytes:
 
 
 def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
-    """Return the pseudonyms of the annotators whose ids, even short ids, are in the annotator column of a table.
+    """Return the pseudonyms of the annotators to forget whose ids are in the annotator column of a table.
 
-    A copy of a table, such as ``votes.csv.bak``, is searched too.
+    Short ids are found too. A copy of a table with another suffix, such as ``votes.csv.bak``, is also searched.
     """
     kind = next((kind for kind in path.suffixes if kind in READERS), "")
     with contextlib.suppress(ValueError, KeyError):  # the file is not a table of votes
