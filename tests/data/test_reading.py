@@ -129,7 +129,7 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
         (good().assign(winner="tie"), {}, "E104", "no vote is left of 8 rows"),
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
         (good().assign(annotator_class=[*"xy"] * 4), {}, "E118", "2 of 2 annotators"),
-        (good(), {"columns": {"prompt_id": "annotator"}}, "E103", '"annotator" says who voted'),
+        (good(), {"columns": {"prompt_id": "annotator"}}, "E103", '"annotator" names the annotators'),
         (
             good(),
             {"columns": {"class": "prompt"}},

@@ -1,8 +1,8 @@
-"""Judgments: a table of comparisons, a table of votes on them, and the attribute differences of each vote.
+"""The class `Judgments`: comparisons of two responses, the votes on them, and the attribute differences of each vote.
 
-All votes on a comparison have the same response a and response b. A vote has a sign (+1: chose a, -1: chose b), and
-every difference is the value of a minus the value of b. The logit of judgment j, by annotator k on comparison c, is
-therefore ``sign_j * (u_c + theta_k . delta_j)``.
+All votes on a comparison have the same response a and the same response b. The sign of a vote is +1 if the annotator
+chose a, and -1 for b. An attribute difference is the value of response a minus the value of response b. Therefore the
+logit of judgment j, by annotator k on comparison c, is ``sign_j * (u_c + theta_k . delta_j)``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RETURNS = {
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options of `Judgments.read` without the attributes, for functions that read a table themselves."""
+    """Options of `Judgments.read`, except ``attributes``, for other functions that also read a table."""
 
     columns: Mapping[str, str | None] | None
     annotators_missing: str
@@ -194,7 +194,9 @@ class Judgments:
         names = [attribute.name for attribute in attributes]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f'two attributes are called "{name}"; give one of them another name')
+                raise ConfigError(
+                    f'two attributes are called "{name}"; rename one of the two attributes'
+                )
         delta = np.zeros((self.n_votes, len(names)))
         problems: list[Problem] = []
         texts = _plain_texts(self.comparisons)
@@ -243,7 +245,7 @@ class Judgments:
         """
         refuse_other_types(held_out=held_out, seed=seed)
         if not 0 <= held_out < 1:
-            what = "held_out is a share of the prompts, 0 or more and below 1"
+            what = "held_out is a share of the prompts and must be 0 or more and below 1"
             raise ConfigError(f"{what}; got {held_out!r}")
         prompt_id = self.comparisons["prompt_id"]
         prompts = sorted(set(prompt_id))
@@ -253,10 +255,10 @@ class Judgments:
         return self.take(~is_held_out), self.take(is_held_out)
 
     def take(self, votes: NDArray[Any]) -> Judgments:
-        """Return some of the votes, with the comparisons that still have a vote.
+        """Return judgments with some of the votes, and with the comparisons of these votes.
 
         The comparisons keep their order and get new numbers. The annotators table stays whole, so that annotator k is
-        the same person in every part.
+        the same person in every selection of votes.
 
         Parameters
         ----------
@@ -284,9 +286,9 @@ class Judgments:
     def comparable_votes(self) -> Ints:
         """Return a group number for each vote; votes with the same number can be compared with each other.
 
-        Votes are in the same group if they are on the same comparison and do not record the same attributes. For
-        example, a vote without ``shown_first`` has no information about position. In a comparison with votes that have
-        it, its missing difference would count as zero.
+        Two votes are in the same group if they are on the same comparison and record the same attributes. For example,
+        a vote without ``shown_first`` does not record the position. If such a vote were compared with a vote that
+        records the position, its missing difference would count as zero.
         """
         comparison: Ints = self.votes["comparison"].to_numpy()
         if not self.missing.any():
@@ -296,16 +298,16 @@ class Judgments:
         return numbers
 
     def prompt_of_votes(self) -> Ints:
-        """Return the prompt number of each vote, as an array of shape (n_votes,)."""
+        """Return the number of the prompt of each vote, as an array of shape (n_votes,)."""
         prompts: Ints = pd.factorize(self.comparisons["prompt_id"])[0]
         of_votes: Ints = prompts[self.votes["comparison"].to_numpy()]
         return of_votes
 
     def majority(self) -> NDArray[np.int64]:
-        """Return the side with the most votes in each comparison, +1 (a) or -1 (b), of shape (n_comparisons,).
+        """Return the side with most votes in each comparison, +1 (a) or -1 (b), as an array of shape (n_comparisons,).
 
-        Weights do not count. If both sides have the same number of votes, the side of the earliest vote is returned, as
-        in the paper's reference (first response seen).
+        The weights of votes do not count. If both sides of a comparison have the same number of votes, the side of the
+        earliest vote is returned, as in the paper's reference (first response seen).
 
         Examples
         --------
@@ -321,7 +323,7 @@ class Judgments:
         return np.where(total == 0, earliest, np.sign(total)).astype(np.int64)
 
     def offline_log_odds(self) -> tuple[LogOdds, ...]:
-        """Estimate the log-odds that the response with the attribute wins, for each attribute.
+        """Estimate, for each attribute, the log-odds that the response with the attribute wins a cross-group vote.
 
         The confidence intervals are clustered by prompt.
         """
@@ -332,9 +334,10 @@ class Judgments:
     def fingerprint(self) -> str:
         """Return an HMAC-SHA256 of texts, prompts, votes, differences and attribute configurations.
 
-        The order of the votes matters. Pseudonyms, comparison ids and row numbers of the source do not matter. A table
-        that was written by `to_parquet` and read again with the same attributes has the same fingerprint on each
-        machine with the same pseudonym key. Without the key, nobody can check a guess of the votes by the fingerprint.
+        The fingerprint depends on the order of the votes, but not on pseudonyms, comparison ids and row numbers of the
+        source. If `to_parquet` writes judgments, and `read` reads the file with the same attributes and the same
+        pseudonym key, the fingerprint is the same. Without the pseudonym key, nobody can use the fingerprint to check a
+        guess of the votes.
         """
         digest, votes = keyed_digest(), self.votes
         number, order = pd.factorize(votes["comparison"])
@@ -361,7 +364,7 @@ class Judgments:
         """Write a parquet file with one row for each vote, from which `read` returns the same judgments.
 
         The file has the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted call
-        leaves no partial file. Attributes are not written: declare them again when you read the file.
+        leaves no partial file. The file does not contain the attributes, so declare the attributes when you read it.
 
         Parameters
         ----------
@@ -374,7 +377,9 @@ class Judgments:
             If a field of messages other than role and content has values of several types, which no column can hold.
         """
         if not str(path).endswith(".parquet"):
-            raise ConfigError(f"{path}: the file's name must end in .parquet, or it cannot be read back")
+            raise ConfigError(
+                f"{path}: the file name must end in .parquet, or badpo could not read the file"
+            )
         table = self.comparisons.iloc[self.votes["comparison"]].reset_index(drop=True)
         table["winner"] = np.where(self.votes["sign"] > 0, "a", "b")
         if self.has_identities:
@@ -391,8 +396,10 @@ class Judgments:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowException, OverflowError) as error:
-            what = "the messages have further fields besides role and content, of several kinds or empty"
-            remedy = "leave those fields out, or give each of them values of one kind"
+            what = "the messages have fields besides role and content whose values are empty or of several types"
+            remedy = (
+                "leave out the fields besides role and content, or give each field values of one type"
+            )
             raise DataError([Problem("E105", what, str(path), remedy)]) from error
 
     @property
@@ -407,7 +414,7 @@ class Judgments:
 
     @property
     def n_annotators(self) -> int:
-        """Number of annotators in the annotators table, including annotators without a vote in this part."""
+        """Number of annotators in the annotators table; some may have no vote, because `take` keeps the whole table."""
         return len(self.annotators)
 
     @property
@@ -437,9 +444,9 @@ def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
 
 
 def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
-    """Return the distinct plain texts in some columns, and the index of each cell's text.
+    """Return the index of each cell's plain text among the distinct texts of some columns, and the distinct texts.
 
-    The indices, which are returned first, have the shape (n_columns, n_rows).
+    The array of indices has the shape (n_columns, n_rows).
     """
     cells = (
         cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name]
@@ -461,8 +468,8 @@ def _sides(
         if missing:
             what = f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
             remedy = (
-                "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
-                "PythonFunction of the judgment"
+                "declare the attribute in Judgments.read; if the votes on one comparison have different values of the "
+                'attribute, declare a PythonFunction with the scope "judgment"'
             )
             raise DataError([Problem("E128", what, "the comparisons", remedy, len(missing))])
         values: Floats = comparisons[[*attribute.columns]].to_numpy(dtype=np.float64)
@@ -488,10 +495,10 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         ids = comparisons["comparison_id"].to_numpy()[votes["comparison"]]
         return _called(attribute, ids, rows)[:, 0]
     if shown.isna().all() and len(votes):
-        what = f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
-        remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
+        what = f'attribute "{attribute.name}" needs to know which side was shown first, but no judgment records this'
+        remedy = "give a column shown_first with the values a or b; if a was always shown first, write a in each row"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
-    # the values of `Position`, computed for all votes at once
+    # the same values as the attribute `Position` returns, computed for all votes at once
     signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
     return signs
 
@@ -499,8 +506,8 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
     """Call the attribute's function, which may be a user's function, on each row; return two numbers for each row.
 
-    If the function returns one number, the second number is 0. For an attribute of the judgment, the function may
-    return None or NaN, which means that the vote does not record the attribute.
+    If the function returns only one number, the second of the two numbers is 0. If the attribute has the scope
+    "judgment", the function may return None or NaN for a vote that does not record the attribute.
     """
     of_judgment = attribute.scope == "judgment"
     values: list[tuple[float, float]] = []
@@ -516,7 +523,7 @@ def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -
     except Exception as error:
         what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
         where = f"first: comparison {ids[len(values)]}"
-        remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
+        remedy = f"the attribute's function must return {_RETURNS[attribute.scope]} for every text"
         raise DataError([Problem("E127", what, where, remedy)]) from error
     measured = np.array(values, dtype=np.float64).reshape(-1, 2)
     wrong = np.isinf(measured) if of_judgment else ~np.isfinite(measured)

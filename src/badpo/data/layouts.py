@@ -110,11 +110,11 @@ _LENGTHS = re.compile(
 def find_misnamed(
     frame: pd.DataFrame, columns: Sequence[tuple[str, str | None]], where: str
 ) -> list[Problem]:
-    """Return the problems of the column names that the user gave, with a remedy for each."""
+    """Return a problem, with a remedy, for each wrong column name among the names that the user gave."""
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     found = [str(name) for name in frame.columns]
     absent = {column for _, column in columns if column is not None and column not in found}
-    # messages may quote a column whose name the caller wrote in another case
+    # messages may quote a column of the table if the caller gave its name in another case
     asked = [name for name in found if folded(name) in {*map(folded, absent)}]
     shown = _nameable_columns(frame, asked) if absent else []
     for ours, column in columns:
@@ -127,7 +127,7 @@ def find_misnamed(
             for name in meant:
                 remedy = f'map "{name}", its name here, to "{column}"'
             if ours in found and column in known:
-                remedy = f'the other way round: "{column}" stands first, then the table\'s "{ours}"'
+                remedy = f'exchange the two names: "{column}" is badpo\'s name and "{ours}" is the table\'s name'
             problems.append(Problem("E103", what, where, remedy))
         elif column is not None and column not in found:
             hint, close = did_you_mean(str(column), shown), alike([folded(column)], shown)
@@ -137,8 +137,8 @@ def find_misnamed(
             remedy = f"found: {list_columns(frame, asked)}"
             problems.append(Problem("E103", what, where, remedy, fix=fix))
         elif ours in ("comparison_id", "prompt_id") and columns_named([str(column)], ["annotator"]):
-            what = f'column "{column}" says who voted; as {ours} it would stay in every file'
-            remedy = "leave the column to the annotators, and give an id that names nobody"
+            what = f'column "{column}" names the annotators; badpo would write its ids, read as {ours}, to every file'
+            remedy = "read the column as the annotators, and use a column of ids that do not name people"
             problems.append(Problem("E103", what, where, remedy, fix={"columns": {ours: None}}))
     return problems
 
@@ -146,7 +146,7 @@ def find_misnamed(
 def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
     """Return the problem (E101) that names the missing columns of a table.
 
-    The problem proposes columns with similar names or with the expected content.
+    For the missing columns, the problem proposes columns with similar names or with the expected content.
     """
     frame = table.frame
     fix = _propose_columns(frame, theirs, missing)
@@ -169,7 +169,7 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
         what = (
             f"columns missing: {', '.join(missing)}; {' and '.join(lengths[0])} hold lengths, none texts"
         )
-        remedy = "write a table in which texts of these lengths stand for the responses"
+        remedy = "write a table in which each response is a placeholder text of the response's length"
         where = f"{table.name}, found: {quoted}"
         return Problem("E101", what, where, remedy, len(missing), lengths=lengths[0])
     where = f"{table.name}, found: {quoted}"
@@ -179,14 +179,15 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
 def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
     """Return options that map missing columns to columns with similar names or with the expected content.
 
-    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such
-    as ``text_1`` and ``text_2``) hold the answers. If there are none, the first text column is the prompt and the
-    next two are the answers. Two columns of numbers or ticks whose names differ only in the side rate the two
-    answers. Among the other columns, the column that shows most clearly which side was preferred holds the votes.
+    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as
+    ``text_1`` and ``text_2``) are proposed as the answers. If the table has no two such columns, the first text column
+    is proposed as the prompt and the next two as the answers. Two columns of numbers or ticks whose names differ only
+    in the side are proposed as the ratings of the two answers. Otherwise the column that shows most clearly which side
+    was preferred is proposed as the column of votes.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
-    # if many columns are alike, none of them is the missing column
+    # three or more columns of votes with the same labels are not proposed for a missing column
     several = {*most_alike(frame, votes)} if len(votes) > 2 else {*()}
     columns = alike(missing, [name for name in free if name not in several])
     columns = {
@@ -203,17 +204,17 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     if "winner" in missing and {*PAIR[1:]} <= {*theirs, *columns}:
-        # a text in which a judge gives a verdict is a vote
+        # a column of texts in which a judge states the preferred side holds votes, not prompts or answers
         texts = [name for name in texts if clearness_of_votes(frame, name, {}) < NAMES_SIDES]
     if lacks == ["prompt"]:
         texts = [name for name in texts if not has_word(name, OTHER_NAMES)]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
-        # the texts of prompts may be short, but they are not ids
+        # a column of prompts may hold short texts, but it does not hold ids
         many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
         many = [name for name in many if not are_no_votes(name, frame[name])]
         texts = [*many[:1], *texts]
     if lacks == ["prompt"] and texts:
-        # the first text column is the prompt, because remarks follow the answers
+        # the first text column holds the prompts, because a column of remarks usually follows the answers
         texts = texts[:1]
     if lacks == ["prompt"] and not texts:
         texts = _ids_of_comparisons(frame, {**theirs, **columns}, free)[:1]
@@ -251,9 +252,9 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
 def _is_of_one_person(
     frame: pd.DataFrame, votes: Sequence[str], others: Sequence[str], theirs: Mapping[str, str]
 ) -> bool:
-    """Return whether the only column of votes may be named after its annotator.
+    """Return whether the table has only one column of votes, and its name may be the name of the annotator.
 
-    The result is False if another column may hold the annotators.
+    The result is False if another column may hold the ids of annotators.
     """
     if "annotator" in theirs or len(votes) != 1 or votes[0] in _nameable_columns(frame, []):
         return False
@@ -264,9 +265,10 @@ def _is_of_one_person(
 def _ids_of_comparisons(
     frame: pd.DataFrame, theirs: Mapping[str, str], free: Sequence[str]
 ) -> list[str]:
-    """Return the columns of ids that can stand for the prompts.
+    """Return the columns of ids that can replace a missing column of prompts.
 
-    Equal answers always have the same id. If each row has only one answer, most ids have several answers.
+    Equal answers must always have the same id. If each row has only one answer, most ids must occur with several
+    answers.
     """
     sides = [theirs[ours] for ours in TEXTS if ours in theirs]
     if not sides:
@@ -287,8 +289,9 @@ def _ids_of_comparisons(
 def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
     """Return the columns whose names a message may quote.
 
-    A column of labels may hold the votes of one person and have the name of this person. A message quotes the name of
-    such a column only if it is ``known``, if it is a variant of one of badpo's names, or if all its words are common.
+    A column of labels may hold the votes of one person, and its name may be the name of this person. A message quotes
+    the name of such a column only if the name is in ``known``, if it is a variant of one of badpo's names, or if all
+    its words are common words.
     """
     ours = (*KNOWN, *ANSWERS, *MODELS, *OF_ONE_ANSWER)
     like_ours = {*columns_named([*frame], ours).values(), *alike(ours, [*frame]).values(), *known}
@@ -342,7 +345,7 @@ def recognise(
     Other columns keep their names. ``columns`` maps badpo's names to the table's names; the value None leaves a column
     unused. A `DataError` lists all columns that are missing (E101) or misnamed (E103).
     """
-    # a recipe may write the name of a column as a number
+    # in a recipe, the name of a column may be a number
     columns = {ours: name if name is None else str(name) for ours, name in (columns or {}).items()}
     people: list[str] = []
     if layout == "wide":
@@ -385,7 +388,7 @@ def recognise(
             theirs.pop("ranking")
         table, theirs = best_beside_others(table, theirs, answers)
     elif "annotator" in theirs and votes:
-        what = f"{' and '.join(votes)}: a vote of the row's annotator in each"
+        what = f"{' and '.join(votes)}: each column holds a vote of the row's annotator"
         theirs = {ours: name for ours, name in theirs.items() if ours != "judgment_id"}
         games = {name: {"winner": name} for name in votes}
         table, theirs = melt_groups(table, theirs, games, "game", what)
@@ -415,7 +418,7 @@ def _find_columns(
 ) -> tuple[Table, dict[str, str], dict[str, str]]:
     """Return the table, the column for each of badpo's names, and the columns of three or more answers.
 
-    A notice of the table lists the recognised columns.
+    The returned table has a notice (N103) that lists the recognised columns.
     """
     told = {ours: name for ours, name in columns.items() if name is not None}
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
@@ -437,7 +440,7 @@ def _find_columns(
         if is_beside or "rejected" not in theirs:
             theirs["winner"] = theirs.pop("chosen")
     if {*MODELS} <= {*theirs} and "response_a" not in {*theirs, *columns}:
-        # columns that are named after the models may hold the answers
+        # columns with names such as "model_a" and "model_b" may hold the models' answers instead of their names
         texts = [theirs[model] for model in MODELS]
         if all(holds_texts(table.frame[name]) for name in texts):
             theirs = {ours: name for ours, name in theirs.items() if ours not in MODELS}
@@ -446,7 +449,7 @@ def _find_columns(
         table.frame[:MANY_ROWS], [name for name in free if name != theirs.get("prompt")]
     )
     if not answers and not {"response_a", "rejected"} & {*theirs}:
-        # each row may hold one answer, and other rows the other answers to the same prompt
+        # the table may have one answer per row, and several rows per prompt
         left = [name for name in free if name not in theirs.values()]
         texts = [name for name in left if holds_texts(table.frame[name])]
         texts = texts or [name for name in left if not are_votes(table.frame[name])]
@@ -456,10 +459,10 @@ def _find_columns(
             if "winner" in theirs:
                 theirs["rating"] = theirs.pop("winner")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
-        # if the table has a winner, ratings, ranks and counts of votes are ordinary columns
+        # if the table has a column for the winner, columns of ratings, ranks and counts do not hold the votes
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     if "annotator" not in {*theirs, *columns}:
-        # several parts of an object may name the same annotators
+        # several columns with equal ids may come from parts of one object that name the same annotators
         people = [name for name in like_annotators(free) if name not in theirs.values()]
         ids = [ids_in(table.frame[name]) for name in people]
         if len(ids) > 1 and ids[0].notna().any() and all(ids[0].equals(other) for other in ids):
@@ -467,7 +470,7 @@ def _find_columns(
     recognised = {ours: name for ours, name in theirs.items() if name not in (ours, told.get(ours))}
     group = recognised.get("annotator_class")
     if group and not are_groups(table.frame, group, theirs.get("annotator")):
-        # the column is named like a group of annotators, but describes the vote
+        # the column has a name such as "group", but its values describe votes and not annotators
         del recognised["annotator_class"], theirs["annotator_class"]
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
@@ -478,38 +481,39 @@ def _find_columns(
 def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
     """Return the table and its columns, with the column that very likely names the annotators, if there is one.
 
-    The column is recognised by its content or its name. A notice of the table names the column.
+    The column of annotators is recognised by its content or its name. The returned table has a notice (N103) that names
+    the column.
     """
     beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
     has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
     likely = likely_annotators(_renamed(beginning, theirs)) if has_texts else []
     if not likely:
         return table, theirs
-    what = f'annotator read from "{likely[0]}", by what it is called or holds'
+    what = f'annotators read from column "{likely[0]}", which was recognised by its name or its content'
     fix: Json = {"columns": {"annotator": None}}
-    table = table.noted("N103", what, "if it says something else, leave it unused", fix)
+    table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
     return table, theirs | {"annotator": likely[0]}
 
 
 def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layout: str | None) -> Table:
-    """Return the table with one row for each vote, read in the layout of which the fewest columns are missing.
+    """Return the table with one row for each vote, read in the layout for which the fewest columns are missing.
 
-    A `DataError` lists the missing columns, if there are any.
+    If a column is missing, a `DataError` lists the missing columns.
     """
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
-    # if the answers are conversations, the prompt is their beginning
+    # if the answers are conversations, no column of prompts is needed, because the prompt is their shared beginning
     first = theirs.get("response_a")
     has_chats = first is not None and bool(table.frame[first].map(is_chat).mean() >= NEARLY_ALL)
     there = {*theirs, *["prompt"] * has_chats}
     lacks = {kind: [name for name in names if name not in there] for kind, names in REQUIRED.items()}
     others = [name for name in table.frame if name not in theirs.values()]
     if "rating_a" not in told and not lacks["ratings"] and columns_of_votes(table.frame, others):
-        # if another column holds votes, the ratings are not the votes
+        # if another column holds votes, the two columns of ratings are not read as votes
         del lacks["ratings"]
     low = "rank" if which_wins(theirs.get("rating_a", "")) == "low" else ""
     if low and not {"rating_a", "rank_a"} & {*told}:
-        # the name of the column says that the lower number is better
+        # the name of the column says that a lower number is better, as in "rank"
         theirs = {ours.replace("rating_", "rank_"): name for ours, name in theirs.items()}
         lacks["ranks"] = lacks.pop("ratings", [])
     of_sides = itertools.chain(*columns_of_sides([] if "response_a" in theirs else others))
@@ -524,7 +528,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     turned: Json = {}
     if kind in ("rated answers", "ranked answers"):
         number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
-        # the wide layout has a column for each annotator and no single column of ratings
+        # in the wide layout, each annotator has a column, so no single column can be mapped to the ratings or ranks
         turned = {} if layout == "wide" else {"columns": {other: theirs[number]}}
         table, theirs = _answers_beside(table, theirs, number)
         kind = f"{number}s"
@@ -543,9 +547,9 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
 def _with_flags(table: Table) -> Table:
     """Return the table with the ties and the exchanged sides that further columns mark.
 
-    Labels may name places such as left and right, or count from 0, while the columns of the answers do not. Then only
-    the user knows whether the labels mean places on the screen. In rows with exchanged sides such labels get a mark, so
-    that badpo does not read them before the user explains them.
+    Labels may name places such as left and right, or count from 0, although the names of the answers' columns do not.
+    Only the user then knows whether a label means a place on the screen. In rows with exchanged sides, a mark is added
+    to labels of places, so that badpo does not read these labels until the user explains them.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -581,7 +585,7 @@ def _with_flags(table: Table) -> Table:
 
 
 def _ticked(column: pd.Series) -> NDArray[np.bool_]:
-    """Return for each row whether a column of ticks has a tick; False for all rows if the column holds other cells."""
+    """Return for each row whether a column has a tick; False for all rows if the column holds anything but ticks."""
     ticks = as_ratings(column)
     is_ticked: NDArray[np.bool_] = (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
     return is_ticked
@@ -590,10 +594,11 @@ def _ticked(column: pd.Series) -> NDArray[np.bool_]:
 def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_]:
     """Return for each row whether a column says that the sides were exchanged.
 
-    ``words`` are the words in the name of the column. The column holds ticks, orders such as ``BA`` or ``[1, 0]``, or
-    the answer shown in the place that its name mentions, such as ``left_is``.
+    ``words`` are the words in the name of the column. The column holds ticks, orders of the answers such as ``BA`` or
+    ``[1, 0]``, or the answer shown in a place. In the last case, the name of the column mentions the place, as in
+    ``left_is``.
     """
-    # lists are read as texts, of which only the letters and digits count
+    # a list such as [1, 0] becomes a text, in which only letters and digits count
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
     cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)
@@ -613,9 +618,9 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
 
 
 def _with_names_of_places(table: Table) -> Table:
-    """Return the table with labels that name answers instead of places.
+    """Replace labels that name places by the names of the answers in these places, and return the table.
 
-    This requires columns such as ``left_model``, which hold the name of the answer in each place.
+    The table must have columns such as ``left_model`` and ``right_model``, which name the answer in each place.
     """
     frame, kind = table.frame, table.kind
     if kind != "a_b" or "winner" not in frame:
@@ -624,7 +629,8 @@ def _with_names_of_places(table: Table) -> Table:
     labels = {label: side for label in few_labels(frame["winner"]) if (side := side_of(label))}
     names = {*called}
     if not {"a", "b"} & {word for _, word in labels.values()}:
-        # labels name places such as left and right, so the cells may also hold only the words that distinguish answers
+        # labels name places such as left and right
+        # a cell of the column for a place may then hold only the word that distinguishes the names of the two answers
         names |= {*called[0].split("_")} ^ {*called[1].split("_")}
     if any(word in form.split("_") for _, word in labels.values() if word for form in called):
         return table
@@ -633,16 +639,16 @@ def _with_names_of_places(table: Table) -> Table:
         if all(len(one) > 0 and one.map(lambda cell: folded(str(cell)) in names).all() for one in cells):
             sides = ids_in(frame["winner"]).map(lambda label: labels.get(label, ("",))[0])
             winner = ids_in(frame["winner"]).mask(sides == "a", cells[0]).mask(sides == "b", cells[1])
-            what = f'the labels of places stand for the answers in "{first}" and "{second}"'
+            what = f'the labels name places; they were replaced by the names of the answers in "{first}" and "{second}"'
             return replace(table, frame=frame.assign(winner=winner)).noted("N106", what)
     return table
 
 
 def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
-    """Return the table with empty texts filled from the row above, if a file with merged cells left them empty.
+    """Return the table with empty texts filled from the row above, if merged cells in the file left them empty.
 
-    The table stays unchanged unless every row has an annotator and a label that also occurs in a row with texts, and no
-    annotator has two votes on the same texts.
+    The table stays unchanged unless each row has an annotator and a label, each label also occurs in a row with texts,
+    and no annotator has two votes on the same texts.
     """
     frame = table.frame
     texts = [theirs[ours] for ours in PAIR if ours in theirs]
@@ -656,14 +662,14 @@ def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
     if not are_votes.all() or keys.isna().any(axis=None) or keys.duplicated().any():
         return table
     filled = frame[texts].mask(is_empty, frame[texts].ffill())
-    what = f"{counted(int(is_empty.sum()), 'row')} without texts read with the texts of the row above"
+    what = f"{counted(int(is_empty.sum()), 'row')} without texts: the texts of the row above were used"
     return replace(table, frame=frame.assign(**filled)).noted("N106", what)
 
 
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
     """Return the table without the rows in which all given columns of texts are empty.
 
-    Such rows are totals or other trials of an experiment.
+    Rows without texts hold totals, or other trials of an experiment.
     """
     is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
     if is_empty.all() or not is_empty.any():
@@ -684,11 +690,11 @@ def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------
-# Each function returns the table with one row for each vote, and the column for each of badpo's names.
+# The following functions return a table with one row for each vote, and a mapping from badpo's names to its columns.
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group columns whose names differ only in their numbers: name without numbers -> numbers -> column."""
+    """Group columns whose names differ only in numbers; return name without numbers -> numbers -> column."""
     kinds: dict[str, dict[str, str]] = {}
     for name in names:
         if numbers := re.findall(r"\d+", form := folded(name)):
@@ -699,7 +705,7 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
 def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     """Return the columns of votes whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
-    Each vote includes the column of annotators with the same number, if there is one for every vote.
+    If each column of votes has a column of annotators with the same number, each vote gets this column too.
     """
     frame, people, votes = table.frame, [], []
     for kind, of in _group_by_number(frame).items():
@@ -715,7 +721,7 @@ def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     games = max(
         ([name for name in of.values() if name not in used] for of in votes), key=len, default=[]
     )
-    # two columns that rate or tick the two answers make one vote, not two votes
+    # two columns with the ratings or ticks of the two answers together hold one vote per row, not two votes
     if len(games) < 2 or (len(games) == 2 and compare_answers(frame, (games[0], games[1]))):
         return {}
     return {name: {"winner": name} for name in games}
@@ -738,7 +744,7 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
         return melt_groups(table, theirs, pairs, "annotator", what)
     people, are_told = people or columns_of_votes(frame, free), bool(people)
     if not people:
-        what = "no column holds one annotator's votes: labels of a side, or ratings"
+        what = "no column holds the votes of one annotator (labels of a side, or ratings)"
         where = f"{table.name}, free columns: {list_columns(frame[free], [])}"
         raise DataError([Problem("E101", what, where, "give the votes of each annotator in a column")])
     n_others = 0
@@ -747,7 +753,7 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
         people = [name for name in people if not has_word(name, _SUMS)] or people
         people = most_alike(frame, people)
         n_others -= len(people)
-    # the legend that the names of all these columns share
+    # the legend of the values, if the names of all annotators' columns contain the same legend
     legends = {name[len(without_legend(name)) :] for name in people}
     label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
     label += legends.pop() if len(legends) == 1 else ""
@@ -770,8 +776,8 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
     )
     is_wrong = ~((counts >= 0) & (counts % 1 == 0)).all(axis=1)
     found = Findings(table)
-    remedy = "give whole numbers, 0 where a side has none"
-    found.rows("E106", "the number of votes is no whole number", None, is_wrong, remedy, {})
+    remedy = "give whole numbers, and 0 if a side has no votes"
+    found.rows("E106", "the number of votes is not a whole number", None, is_wrong, remedy, {})
     found.stop_at_errors()
     require_size(table.name, int(counts.to_numpy().sum()), table.frame.shape[1])
     each = counts.stack().astype(np.intp)
@@ -784,32 +790,34 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
 def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Json) -> Recognised:
     """Return the table with a winner for the two ratings or ranks of each row.
 
-    The higher rating or the lower rank wins, and equal numbers are a tie. A row without two numbers has no winner.
+    The higher rating or the lower rank wins, and equal numbers are a tie. If one of the two numbers is missing, the row
+    has no winner.
     """
     names = [theirs[ours] for ours in sides]
     a, b = (as_ratings(table.frame[name]) for name in names)
     if {*a[np.isfinite(a)], *b[np.isfinite(b)]} <= {0.0, 1.0}:
-        # an empty cell in the same row as a tick means no
+        # if one of the two columns has a tick, an empty cell of the other column in the same row means "not preferred"
         a, b = (
             np.where(np.isnan(one) & np.isfinite(other), 0.0, one) for one, other in ((a, b), (b, a))
         )
     is_rank = sides[0] == "rank_a"
     won = ["b", "a", "tie"] if is_rank else ["a", "b", "tie"]
     winner = pd.Series(np.sign(a - b)).map(dict(zip((1, -1, 0), won, strict=True))).astype(object)
-    what = f"two numbers a row: the {'lower' if is_rank else 'higher'} one wins, equal ones are a tie"
+    what = f"two numbers in each row: the {'lower' if is_rank else 'higher'} number wins, equal numbers are a tie"
     if table.rows is None:
         turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
     table = replace(table, frame=table.frame.assign(winner=winner))
-    table = table.noted("N107", what, "where it is the other way round", turned)
+    table = table.noted("N107", what, "if it is the other way round", turned)
     kept = {ours: name for ours, name in theirs.items() if ours not in sides}
     return table, kept | {"winner": "winner"}
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the keys of rated answers with the column that distinguishes repeated ratings, and a text for the notice.
+    """Add the column that distinguishes repeated ratings of an answer to ``keys``; return the keys and a text.
 
-    Such a column is, for example, a criterion or a task. If one of several criteria is the overall one, only the rows
-    of this criterion are kept. The text describes what was done; it is empty if no column distinguishes the ratings.
+    The column holds, for example, the criterion or the task of a rating. If one of several criteria is the overall
+    impression, only its rows are kept. The text describes the change for a notice; it is empty if no column
+    distinguishes repeated ratings.
     """
     of_one = keys.drop(columns="response")
     for name in others:
@@ -825,11 +833,11 @@ def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.Da
 
 
 def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Recognised:
-    """Return the pairs of neighbouring answers that an annotator rated or ranked, for a table with an answer per row.
+    """Make a table of pairs of answers from a table with one answer and its rating or rank in each row.
 
     The answers to a prompt are sorted by their first appearance in the table, so that all annotators compare the same
-    pairs, and each answer is compared with the next one. All k (k - 1) / 2 pairs of k answers would count an
-    annotator's k numbers as k (k - 1) / 2 votes.
+    pairs, and each answer is compared with the next answer. The table does not contain all k (k - 1) / 2 pairs of k
+    answers, because an annotator's k numbers are not k (k - 1) / 2 independent votes.
     """
     frame = table.frame
     places = as_ratings(frame[theirs[number]])
@@ -842,12 +850,12 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
     of_one = [name for name in keys if name != "response"]
     if "annotator" not in theirs and keys.duplicated().any():
         like = unused_columns(replace(table, theirs={own: own for own in theirs.values()}))
-        what = "answers are rated more than once, and no column says by whom"
+        what = "some answers are rated more than once, but no column names the annotators"
         fix: Json = {"columns": {"annotator": like[0]}} if like else {}
         raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
     if not len(keys):
         what = f'column "{theirs[number]}" holds no numbers and no grades in words'
-        remedy = "write numbers, or name the column of ratings"
+        remedy = "write numbers in the column, or name another column as the ratings"
         raise DataError([Problem("E106", what, table.name, remedy)])
     answer, _ = pd.factorize(keys["response"])
     group = keys.groupby(of_one, sort=False).ngroup().to_numpy()
@@ -869,7 +877,7 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
     sizes = np.bincount(group)
     n_all = int((sizes * (sizes - 1) // 2).sum())
     what = (
-        f"one answer in each row: {counted(len(first), 'pair')} of an answer and the next one to its prompt"
+        f"one answer in each row: {counted(len(first), 'pair')} of an answer and the next answer to the same prompt"
         + (f", not all {n_all:,} pairs" if n_all > len(first) else "")
         + (f"; {counted(n, 'row')} without a number left out" if n else "")
         + left_out

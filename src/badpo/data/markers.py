@@ -1,28 +1,27 @@
-"""Find Markdown, emoji, links, signatures and words in a text, in time that is linear in the length of the text."""
+"""Find Markdown, emoji, links, signatures and words in a text; the time is linear in the length of the text."""
 
 import re
 from collections.abc import Iterable
 
-# The mark of a header or of a list entry is at the start of a line, possibly after white space, and is followed by any
-# white space, as in the paper's published detector. ``[^\S\n]`` is white space within a line; with ``\s`` a search
-# would scan blank lines repeatedly.
+# Headers and list entries have a mark at the start of the line and white space after it, as in the paper's detector.
+# White space may precede the mark. ``[^\S\n]`` matches white space within a line; ``\s`` would rescan blank lines.
 _INDENT = r"^[^\S\n]*"
 HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
 LIST = re.compile(_INDENT + r"(?:[-*+]|\d+\.)\s", re.MULTILINE)
 TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*]+\*\*")
 FENCE = re.compile("```")
-# a web address, or the characters "](" in the middle of a Markdown link; the pattern does not match the link text
-# before them, so that no bracket is tried twice
+# a web address, or the characters "](" in the middle of a Markdown link
+# the pattern does not match the text of a Markdown link, because it would then try each bracket several times
 LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
-# The paper's published detector also accepts tabs and line breaks around the dash and between the names, and it does
-# not accept a name with a second capital letter ("McDonald").
+# Unlike this pattern, the paper's published detector accepts tabs and line breaks in a signature.
+# Unlike this pattern, the paper's published detector rejects a name with a second capital letter ("McDonald").
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
 EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
 )
-# I, me, my, mine or myself; a lower-case "i" and the word "we" do not count
+# the first person is I, me, my, mine or myself; a lower-case "i" and the word "we" do not count
 FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|[Mm]ine|[Mm]yself)(?!\w)")
 
 
@@ -34,14 +33,14 @@ def has_markdown(text: str) -> bool:
 def split_signature(text: str) -> tuple[str, str]:
     r"""Split a text into its body and the first name in the signature at its end.
 
-    A signature is the last line of a text and not its only line. It has an em dash and two capitalised ASCII words.
-    White space may follow it.
+    A signature is the last line of a text with several lines. It consists of an em dash and two capitalised ASCII
+    words, and white space may follow it.
 
     Returns
     -------
     body, first_name : str
-        The text above the signature without white space at its end, and the first name. If the text does not end with a
-        signature, the unchanged text and ``""``.
+        The text above the signature, without white space at its end, and the first name in the signature. If the text
+        does not end with a signature, the unchanged text and ``""``.
 
     Examples
     --------
@@ -62,7 +61,7 @@ def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{any_word})(?!\w)", re.IGNORECASE)
 
 
-# These words weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
+# The words of _HEDGE weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
 _HEDGE = re.compile(
     r"(?<!\w)(?:perhaps|maybe|possibly|presumably|arguably|might|it (?:depends|seems|appears)|"
     r"i (?:think|guess|suppose|believe)|(?:i'm|i am) not sure|in my (?:opinion|view)|as far as i know|"
@@ -70,8 +69,8 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 
-# A refusal is a statement of the speaker at the beginning of an answer. Later in an answer, "I cannot help" is usually
-# part of a story or a quotation.
+# A refusal is a statement of the speaker at the beginning of an answer.
+# If "I cannot help" occurs later in an answer, it is usually part of a story or a quotation.
 _OPENING = 400
 _UNABLE = r"(?: cannot| can not| can't| will not| won't|(?: am|'m) (?:unable|not able|not going) to)"
 _SERVE = (
