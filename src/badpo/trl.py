@@ -458,9 +458,10 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._log_rewards(logps, reference, bias.detach())
         if model.training and self.theta_rule is not None:
             chosen, rejected = self.beta * (logps - reference).double()
-            ones = torch.ones_like(chosen)
+            margins, ones = chosen - rejected, torch.ones_like(chosen)
+            losses = self._vote_losses(margins, bias.detach().double(), ones)
             self._step_votes.append(
-                JudgedVotes.on_processor(annotator, ones, delta, ones, chosen - rejected)
+                JudgedVotes.on_processor(annotator, ones, delta, ones, margins, losses)
             )
         return result
 

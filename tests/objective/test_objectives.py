@@ -1,7 +1,6 @@
 """Objectives from their own definitions, and as a recipe names them."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -12,11 +11,13 @@ from badpo.objective.objectives import (
     DiscountedTail,
     GroupWeights,
     IdentityPreference,
+    PlaceboWeights,
     SampledTokens,
     Step,
     VoteWeights,
 )
 from badpo.objective.registry import OBJECTIVES, make_objective
+from badpo.objective.theta import WINDOW, JudgedVotes
 from tests import tiny
 
 
@@ -71,25 +72,49 @@ def lengths(table) -> Judgments:
     return Judgments.read(table, attributes=[Length(ratio=1.5)])
 
 
-def test_the_placebos_weights_take_a_planted_bias_out_of_votes_and_leave_votes_without_one_alone():
+def draw_votes_of_people(bias: float, n: int = 24_000) -> tuple[Step, torch.Tensor]:
+    """Votes with a bias beside quality, and the quality of each comparison as a margin."""
     rng = np.random.default_rng(0)
-    delta, quality = rng.choice([-1.0, 1.0], 3000), rng.standard_normal(3000)
-    for bias, most in ((1.0, 0.35), (0.0, 0.1)):
-        sides = [("long " * (5 + 5 * (d > 0)), "short " * (5 + 5 * (d < 0))) for d in delta]
-        rows = [
-            {"prompt": f"p{i}", "response_a": a, "response_b": b, "winner": "ab"[int(u > chance)]}
-            for i, (a, b) in enumerate(sides)
-            for chance in [1 / (1 + np.exp(-quality[i] - bias * delta[i]))]
-            for u in rng.random(3)
-        ]
-        table = pd.DataFrame(rows).assign(annotator=np.tile(["x", "y", "z"], 3000))
-        judgments = lengths(table)
-        sign, toward = torch.tensor(judgments.votes["sign"].to_numpy()), judgments.delta
-        votes = Step(sign, 0 * sign, torch.from_numpy(toward), torch.ones(len(sign)))
-        weights, total = make_objective({"name": "placebo"}, judgments, 0, 0.1)(votes)
-        left = float((weights * sign * votes.delta[:, 0]).sum() / total)
-        before = float((sign * votes.delta[:, 0]).double().mean())
-        assert abs(left) < 0.1 and (abs(before) > most or not bias)
+    delta, quality = rng.choice([-1.0, 0.0, 1.0], (n, 1)), 1.5 * rng.standard_normal(n)
+    wins = rng.random(n) < 1 / (1 + np.exp(-quality - bias * delta[:, 0]))
+    sign = torch.from_numpy(np.where(wins, 1.0, -1.0))
+    step = Step(sign, torch.zeros(n, dtype=torch.long), torch.from_numpy(delta), torch.ones(n))
+    return step, torch.from_numpy(quality)
+
+
+def slope_along_attribute(objective: PlaceboWeights, step: Step, margin: torch.Tensor) -> float:
+    """Gradient of the weighted DPO loss along the attribute, for each vote on sides that differ."""
+    weights, _ = objective(step)
+    is_cross = step.delta[:, 0] != 0
+    gradient = weights * step.sign * step.delta[:, 0] * torch.sigmoid(-step.sign * margin)
+    return float(gradient[is_cross].sum() / weights[is_cross].sum())
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.2])
+def test_the_placebos_weights_cancel_the_bias_before_and_after_the_policy_learns_quality(bias):
+    step, quality = draw_votes_of_people(bias)
+    objective = PlaceboWeights(step)
+    start = objective.state_dict()["placebo_theta"].item()
+    assert abs(slope_along_attribute(objective, step, 0 * quality)) < 1e-3
+    tilt = 0.7 * step.delta[:, 0]  # a tilt of the policy must not change theta
+    parts = torch.arange(len(quality)).split(WINDOW)
+    for rows in parts:
+        weights, _ = objective(select_rows(step, rows))
+        own = (step.annotator[rows], step.sign[rows], step.delta[rows], weights)
+        objective.learn(JudgedVotes(*own, (quality + tilt)[rows], 0 * quality[rows]))
+    end = objective.state_dict()["placebo_theta"].item()
+    assert abs(end - bias) < 0.25 and (abs(start) < bias - 0.25 or not bias)
+    assert abs(slope_along_attribute(objective, step, quality)) < 0.03
+    resumed = PlaceboWeights(step)
+    resumed.load_state_dict(objective.state_dict())
+    assert torch.equal(resumed(step)[0], objective(step)[0])
+
+
+def select_rows(step: Step, rows: torch.Tensor) -> Step:
+    return Step(*(getattr(step, name)[rows] for name in Step.__annotations__))
+
+
+def test_the_placebo_needs_an_attribute():
     with pytest.raises(ConfigError, match="placebo: it needs an attribute"):
         make_objective({"name": "placebo"}, Judgments.read(tiny.votes()), 0, 0.1)
 
@@ -134,8 +159,14 @@ def step(annotator, weight=None) -> Step:
 
 def taught(objective: GroupWeights, annotator, losses, times=1) -> GroupWeights:
     for _ in range(times):
-        objective.learn(objective.sums(step(annotator), torch.tensor(losses)))
+        objective.learn(judged(annotator, losses))
     return objective
+
+
+def judged(annotator, losses) -> JudgedVotes:
+    one = step(annotator)
+    losses = torch.as_tensor(losses, dtype=torch.float64)
+    return JudgedVotes(one.annotator, one.sign, one.delta, one.vote_weight, 0 * losses, losses)
 
 
 def weight_of(objective: GroupWeights) -> torch.Tensor:
@@ -167,16 +198,12 @@ def test_weights_follow_the_mean_losses_of_their_groups(eta):
 
 
 def test_shares_of_a_step_add_up_to_the_step_and_no_weight_falls_to_nothing():
-    annotator, losses = [0, 1, 1, 0, 2], torch.tensor([0.1, 0.5, 0.9, 0.3, 2.0])
+    annotator = [0, 1, 1, 0, 2]
     whole, parts = (taught(GroupWeights([0, 1, 1], 0.5), [0, 1], [0.2, 1.5]) for _ in range(2))
     weights, normaliser = whole(step(annotator))
-    shares = [(step(annotator[part]), losses[part]) for part in (slice(2), slice(0), slice(2, None))]
-    pieces = [parts(share) for share, _ in shares]
+    pieces = [parts(step(annotator[part])) for part in (slice(2), slice(0), slice(2, None))]
     assert torch.equal(torch.cat([w for w, _ in pieces]), weights)
     assert sum(n for _, n in pieces) == pytest.approx(float(normaliser))
-    whole.learn(whole.sums(step(annotator), losses))
-    parts.learn(sum(parts.sums(*share) for share in shares))
-    torch.testing.assert_close(weight_of(whole), weight_of(parts))
     weight = weight_of(taught(GroupWeights([0, 1], 0.5), [0, 1], [0.0, 5.0], times=40))
     # 1e-4 before the weights are divided by their mean, which the other group then makes about 12
     assert 5e-6 < weight.min() < 1e-4

@@ -24,7 +24,7 @@ def draw(n=20_000, seed=0, quality_sd=1.2, gold=(), merit=0.0):
     votes = JudgedVotes.on_processor(
         *map(
             torch.from_numpy,
-            (annotator, np.where(wins, 1.0, -1.0), delta[:, None], np.ones(n), 0.0 * delta),
+            (annotator, np.where(wins, 1.0, -1.0), delta[:, None], np.ones(n), 0.0 * delta, 0.0 * delta),
         )
     )
     return votes, torch.from_numpy(quality), torch.from_numpy(delta)
@@ -37,7 +37,7 @@ def term(variant: str, gold=()) -> BiasTerm:
 
 
 def with_margins(votes: JudgedVotes, margin: torch.Tensor) -> JudgedVotes:
-    return JudgedVotes(votes.annotator, votes.sign, votes.delta, votes.weight, margin)
+    return JudgedVotes(votes.annotator, votes.sign, votes.delta, votes.weight, margin, votes.loss)
 
 
 def step(rule: AnchoredFit, votes: JudgedVotes) -> None:

@@ -15,7 +15,7 @@ of its methods.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,9 @@ from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import require_classes
+from badpo.objective.theta import JudgedVotes, VoteWindow
 from badpo.theory import Floats, Ints
-from badpo.theory.bias_fit import fit_shared_bias, loss_slopes
+from badpo.theory.bias_fit import fit_shared_bias, loss_slopes, project_on
 from badpo.theory.likelihood import ipo_loss, judgment_loss
 
 Metrics = dict[str, float]
@@ -71,6 +72,8 @@ class VoteWeights:
         Whether theta is in log-odds, so that training may start at an estimate from the votes.
     weighs_tokens : bool
         Whether the trainer calls `token_weights`.
+    follows_votes : bool
+        Whether the trainer calls `learn` after every step.
 
     Examples
     --------
@@ -82,6 +85,7 @@ class VoteWeights:
 
     in_log_odds = True
     weighs_tokens = False
+    follows_votes = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
         """Return the weights of the votes, (n_judgments,), and their sum as the normaliser, both float64.
@@ -107,12 +111,8 @@ class VoteWeights:
         """Loss of each judgment, (n_judgments,): `badpo.theory.likelihood.judgment_loss`."""
         return judgment_loss(margins, bias_logits, sign)
 
-    def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """Return the sums over a process's share of the step, float64; `learn` gets the totals of all processes."""
-        return torch.zeros(0, dtype=torch.float64)
-
-    def learn(self, sums: Tensor) -> None:
-        """Update the state with the sums of the whole step; every process calls this method after the step."""
+    def learn(self, votes: JudgedVotes) -> None:
+        """Update the state with the votes of the whole step; every process passes the same votes after the step."""
 
     def metrics(self) -> Metrics:
         """Figures of the state for the log."""
@@ -163,11 +163,14 @@ class GroupWeights(VoteWeights):
     >>> step = Step(sign=torch.ones(2), annotator=torch.tensor([0, 1]), delta=torch.zeros(2, 1),
     ...             vote_weight=torch.ones(2))
     >>> objective = GroupWeights([0, 1], eta=0.5)
-    >>> objective.learn(objective.sums(step, torch.tensor([0.2, 1.4])))
+    >>> margin, loss = torch.zeros(2), torch.tensor([0.2, 1.4])
+    >>> objective.learn(JudgedVotes(step.annotator, step.sign, step.delta, step.vote_weight, margin, loss))
     >>> weights, normaliser = objective(step)
     >>> weights / normaliser
     tensor([0.3543, 0.6457], dtype=torch.float64)
     """
+
+    follows_votes = True
 
     def __init__(self, group: Sequence[int], eta: float):
         self._group = torch.as_tensor(group, dtype=torch.long)
@@ -180,16 +183,12 @@ class GroupWeights(VoteWeights):
         weights = self._weight[self._group[step.annotator]] * step.vote_weight.double()
         return weights, weights.sum()
 
-    def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """Sum of losses and number of judgments of every group, (2 * n_groups,)."""
-        losses = losses.double().cpu()
+    def learn(self, votes: JudgedVotes) -> None:
+        """Update the weights of the groups that have a judgment in the step."""
+        losses = votes.loss.double()
         columns = torch.stack([losses, torch.ones_like(losses)], dim=1)
         sums = torch.zeros(self.n_groups, 2, dtype=torch.float64)
-        return sums.index_add(0, self._group[step.annotator], columns).flatten()
-
-    def learn(self, sums: Tensor) -> None:
-        """Update the weights of the groups that have a judgment in the step."""
-        total, count = sums.view(-1, 2).unbind(dim=1)
+        total, count = sums.index_add(0, self._group[votes.annotator], columns).unbind(dim=1)
         present = count > 0
         self._weight[present] *= torch.exp(self.eta * total[present] / count[present])
         self._weight.clamp_(min=SMALLEST_WEIGHT)
@@ -310,42 +309,97 @@ class PlaceboWeights(VoteWeights):
 
     .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
 
-    Here theta is the shared bias that the votes show without regard to quality (`estimate_marginal_bias`). The
-    weighted votes for and against each attribute then balance, so the loss of a policy at the reference has no slope
-    along an attribute. As the policy learns quality, a part of the bias returns, because the bias beside a known
-    quality is larger than the bias without it. If the attribute has merit, the weights remove this merit too, like
-    BA-DPO with the reference as its anchor.
+    Here theta is the bias that balances the votes for and against each attribute, given the quality that the policy
+    has learned (`fit_balancing_bias`). Before training, the margins are zero, and theta is the bias that the votes
+    show without regard to quality. When the margins equal the quality of the responses, theta is the bias beside this
+    quality, and the weighted votes are distributed as votes without bias. The policy's own tilt is removed from the
+    margins, so that theta never follows this tilt.
+
+    If the attribute has merit, the weights remove this merit too, like BA-DPO with the reference as its anchor.
 
     Examples
     --------
-    >>> step = Step(sign=torch.tensor([1.0, -1.0]), annotator=torch.zeros(2, dtype=torch.long),
-    ...             delta=torch.ones(2, 1), vote_weight=torch.ones(2))
-    >>> weights, normaliser = PlaceboWeights([2.0])(step)
-    >>> weights.round(decimals=3), round(normaliser.item(), 3)
-    (tensor([0.3680, 2.7180], dtype=torch.float64), 3.086)
+    Three quarters of the votes are for the response with the attribute. The votes against this response get three
+    times the weight of the other votes:
+
+    >>> step = Step(sign=torch.tensor([1.0, 1, 1, -1] * 500), annotator=torch.zeros(2000, dtype=torch.long),
+    ...             delta=torch.ones(2000, 1), vote_weight=torch.ones(2000))
+    >>> weights, normaliser = PlaceboWeights(step)(step)
+    >>> round((weights[3] / weights[0]).item(), 2)
+    3.0
     """
 
-    def __init__(self, theta: Sequence[float] | Floats):
-        self._theta = torch.as_tensor(theta, dtype=torch.float64)
+    follows_votes = True
+
+    def __init__(self, votes: Step):
+        sign, delta, weight = votes.sign.double(), votes.delta.double(), votes.vote_weight.double()
+        self._start = self._theta = fit_balancing_bias(sign, delta, weight, 0 * sign)
+        self._window = VoteWindow()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
         """Return the votes' weights times the weights that cancel the bias, and their sum."""
-        toward = step.sign.double() * (step.delta.double() @ self._theta)
-        weights = step.vote_weight.double() * torch.exp(-toward / 2)
+        weights = step.vote_weight.double() * self._cancelling_weights(step.sign, step.delta)
         return weights, weights.sum()
 
+    def _cancelling_weights(self, sign: Tensor, delta: Tensor) -> Tensor:
+        return torch.exp(-sign.double() * (delta.double() @ self._theta) / 2)
 
-def estimate_marginal_bias(judgments: Judgments) -> Floats:
-    """Estimate the shared bias that the votes show without regard to quality; (n_attributes,)."""
+    def learn(self, votes: JudgedVotes) -> None:
+        """Add the votes of a step, and update theta from the latest votes every few steps."""
+        vote_weight = votes.weight / self._cancelling_weights(votes.sign, votes.delta)
+        latest = self._window.add(replace(votes, weight=vote_weight))
+        if latest is None:
+            return
+        tilt = project_on(latest.delta, latest.margin, latest.weight)
+        quality = latest.margin - latest.delta @ tilt
+        before, now = (
+            fit_balancing_bias(latest.sign, latest.delta, latest.weight, margin)
+            for margin in (0 * quality, quality)
+        )
+        self._theta = self._start + now - before
+
+    def state_dict(self) -> Tensors:
+        """Theta, number of steps, and the latest votes."""
+        return {"placebo_theta": self._theta.clone(), **self._window.state_dict()}
+
+    def load_state_dict(self, state: Tensors) -> None:
+        """Restore the state of a checkpoint."""
+        state = dict(state)
+        super().load_state_dict({name: state[name] for name in state.keys() & self.state_dict().keys()})
+        self._theta = state.pop("placebo_theta").double().clone()
+        self._window.load_state_dict(state)
+
+
+def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor) -> Tensor:
+    r"""Fit the bias whose weights cancel the gradient of DPO's loss along each attribute; (n_attributes,), float64.
+
+    .. math:: \sum_j w_j\, e^{-s_j \theta \cdot d_j / 2}\, \sigma(-s_j u_j)\, s_j d_j = 0
+
+    The equation is the minimum of a convex function. A weak prior keeps theta finite if all votes have the same
+    direction (`badpo.theory.bias_fit.fit_shared_bias`). If the votes have the probabilities
+    :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
+
+    Examples
+    --------
+    Three of four votes are for the response with the attribute:
+
+    >>> sign = torch.tensor([1.0, 1, 1, -1] * 500).double()
+    >>> fit_balancing_bias(sign, torch.ones(2000, 1).double(), sign**2, 0 * sign).item()  # log 3 is 1.0986
+    1.098...
+    """
+    slopes = loss_slopes(lambda margins, logit, sign: 2 * torch.exp(-sign * logit / 2), sign)
+    return fit_shared_bias(slopes, delta, 0 * sign, weight * torch.sigmoid(-sign * margin))
+
+
+def votes_of(judgments: Judgments) -> Step:
+    """All votes of the judgments, as one step."""
     if not judgments.n_attributes:
         raise ValueError(
             "it needs an attribute: declare the attribute toward which the votes may be biased"
         )
-    votes = judgments.votes
-    sign, weight = (torch.tensor(votes[name].to_numpy(float)) for name in ("sign", "weight"))
-    slopes = loss_slopes(judgment_loss, sign)
-    bias: Floats = fit_shared_bias(slopes, torch.from_numpy(judgments.delta), 0 * sign, weight).numpy()
-    return bias
+    columns = (judgments.votes[name].to_numpy() for name in ("sign", "annotator", "weight"))
+    sign, annotator, weight = (torch.tensor(column) for column in columns)
+    return Step(sign, annotator, torch.from_numpy(np.array(judgments.delta, float)), weight)
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:

@@ -35,7 +35,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
     "discounted_tail": lambda judgments, seed, beta, alpha: _objectives().DiscountedTail(alpha),
     PLACEBO: lambda judgments, seed, beta: _objectives().PlaceboWeights(
-        _objectives().estimate_marginal_bias(judgments)
+        _objectives().votes_of(judgments)
     ),
     "identity_preference": lambda judgments, seed, beta: _objectives().IdentityPreference(beta),
     "group_weights": lambda judgments, seed, beta, groups, eta: _objectives().GroupWeights(

@@ -25,20 +25,23 @@ STEPS_BETWEEN_FITS = 4
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes, and the policy's margin of response a over response b for each vote; all but the index are float64."""
+    """Votes with the policy's margin of response a over response b, and with their losses; float64 except the index."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
     delta: Tensor  # (n, n_attributes)
     weight: Tensor  # (n,), weights of the objective
     margin: Tensor  # (n,)
+    loss: Tensor  # (n,), 0 before training
 
     @classmethod
     def on_processor(
-        cls, annotator: Tensor, sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor
+        cls, annotator: Tensor, sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor, loss: Tensor
     ) -> JudgedVotes:
         """Copy tensors of any device and precision to the CPU."""
-        numbers = (each.detach().to("cpu", torch.float64) for each in (sign, delta, weight, margin))
+        numbers = (
+            each.detach().to("cpu", torch.float64) for each in (sign, delta, weight, margin, loss)
+        )
         return cls(annotator.detach().to("cpu", torch.long), *numbers)
 
     @classmethod
@@ -52,7 +55,36 @@ class JudgedVotes:
 
 
 def _fields(votes: JudgedVotes) -> tuple[Tensor, ...]:
-    return votes.annotator, votes.sign, votes.delta, votes.weight, votes.margin
+    return votes.annotator, votes.sign, votes.delta, votes.weight, votes.margin, votes.loss
+
+
+class VoteWindow:
+    """The latest votes of a run, from which an estimate is updated every few optimizer steps."""
+
+    def __init__(self) -> None:
+        self._n_steps = 0
+        self._votes: JudgedVotes | None = None
+
+    def add(self, votes: JudgedVotes) -> JudgedVotes | None:
+        """Add the votes of a step; return the latest votes if an update is due, else None."""
+        known = [self._votes, votes] if self._votes is not None else [votes]
+        self._votes = JudgedVotes.join(known).select_last(WINDOW)
+        self._n_steps += 1
+        return self._votes if self._n_steps % STEPS_BETWEEN_FITS == 0 else None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Number of steps, and the latest votes."""
+        state = {"n_steps": torch.tensor(self._n_steps)}
+        if self._votes is not None:
+            names = ("annotator", "sign", "delta", "weight", "margin", "loss")
+            state |= dict(zip(names, _fields(self._votes), strict=True))
+        return {name: value.contiguous().clone() for name, value in state.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the state that `state_dict` returned."""
+        votes = dict(tensors)
+        self._n_steps = int(votes.pop("n_steps"))
+        self._votes = JudgedVotes(**votes) if votes else None
 
 
 class AdamSteps:
@@ -119,9 +151,8 @@ class AnchoredFit:
         self.bias, self.losses = bias, losses
         bias.requires_grad_(False)
         self._free = bias.mask.bool().cpu()
-        self._n_steps = 0
         self.start = torch.zeros(self.bias.fixed.shape, dtype=torch.float64)
-        self._window: JudgedVotes | None = None
+        self._window = VoteWindow()
         self._is_stream = votes is None
         if votes is not None:
             self.start = self._fit_start(votes)
@@ -130,13 +161,8 @@ class AnchoredFit:
 
     def step(self, votes: JudgedVotes | None) -> None:
         """Add the votes of a step and update theta every few steps; ``votes`` is None if the step was skipped."""
-        if votes is None:
-            return
-        known = [self._window, votes] if self._window is not None else [votes]
-        self._window = JudgedVotes.join(known).select_last(WINDOW)
-        self._n_steps += 1
-        if self._n_steps % STEPS_BETWEEN_FITS == 0:
-            self.fit_to(self._window)
+        if votes is not None and (latest := self._window.add(votes)) is not None:
+            self.fit_to(latest)
 
     def fit_to(self, votes: JudgedVotes) -> None:
         """Set theta to its start plus the growth that these votes and margins imply."""
@@ -182,19 +208,17 @@ class AnchoredFit:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Latest votes, number of steps and initial theta."""
-        state = {"n_steps": torch.tensor(self._n_steps), "start": self.start, "first": self._first}
-        if self._window is not None:
-            names = ("annotator", "sign", "delta", "weight", "margin")
-            state |= dict(zip(names, _fields(self._window), strict=True))
-        return {name: value.cpu().contiguous().clone() for name, value in state.items()}
+        state = {"start": self.start, "first": self._first}
+        return {
+            name: value.cpu().contiguous().clone() for name, value in state.items()
+        } | self._window.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state that `state_dict` returned."""
         tensors = dict(tensors)
-        self._n_steps = int(tensors.pop("n_steps"))
         self.start = tensors.pop("start")
         self._first = tensors.pop("first").to(self._first)
-        self._window = JudgedVotes(**tensors) if tensors else None
+        self._window.load_state_dict(tensors)
 
 
 ThetaRule = AdamSteps | AnchoredFit

@@ -343,7 +343,8 @@ def make_start_votes(judgments: Judgments) -> JudgedVotes:
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
-    return JudgedVotes.on_processor(annotator, sign, delta, weight, torch.zeros(len(sign)))
+    zeros = torch.zeros(len(sign))
+    return JudgedVotes.on_processor(annotator, sign, delta, weight, margin=zeros, loss=zeros)
 
 
 def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools:

@@ -71,7 +71,6 @@ class Tally:
             ),
         ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
-        self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
         # values stay on the device, and only their number is copied, unless a value is broken
         self._values: list[tuple[Tensor, Tensor]] = []
@@ -104,7 +103,6 @@ class Tally:
         self.sums += torch.stack(
             [part.detach().sum().double() for ratio in ratios for part in ratio]
         ).view(-1, 2)
-        self.losses.append(losses)
         values = torch.stack([value.double() for value in (margins, bias_logits, losses)])
         self._n_broken += (~torch.isfinite(values).all(dim=0)).sum()
         self._values.append((inputs["vote_index"], values))
@@ -133,6 +131,11 @@ class Tally:
         return torch.cat([values[0] for _, values in self._values])
 
     @property
+    def losses(self) -> Tensor:
+        """Losses of the judgments that this process added, in their order."""
+        return torch.cat([values[2] for _, values in self._values])
+
+    @property
     def n_judgments(self) -> int:
         """Number of judgments added so far."""
         return round(float(self.sums[1, 1]))
@@ -158,17 +161,16 @@ class Tally:
         when: str,
         policy: Iterable[torch.nn.Parameter],
         theta: Sequence[torch.nn.Parameter],
-        learned: Tensor,
-    ) -> Tensor:
-        """Call `add_up` for a step, with the gradient of theta and the sums ``learned`` of the objective.
+    ) -> None:
+        """Call `add_up` for a step, with the gradient of theta.
 
         The sum of theta's gradients replaces the gradient of this process. The gradients of ``policy`` are only
         checked. If a gradient scaler skipped the step, ``policy`` is empty: the scaler has seen the value that is not
-        finite, and continues with a smaller scale. Return the sum of ``learned``.
+        finite, and continues with a smaller scale.
         """
         n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
-        more = [part.double().to(self._device) for part in (*gradients, learned)]
+        more = [part.double().to(self._device) for part in gradients]
         n_broken, *more = self.add_up(accelerator, when, [n_broken, *more])
         if n_broken or not all(torch.isfinite(part).all() for part in (self.sums, *more)):
             rows = pd.concat([self._rows(index) for index, _ in self._values])
@@ -177,9 +179,8 @@ class Tally:
                 f"{when}: a gradient is not finite, although every margin and loss is finite; the comparisons of the "
                 f"step are {', '.join(names[:N_LISTED])}. {REMEDY}"
             )
-        for parameter, gradient in zip(theta, more[:-1], strict=True):
+        for parameter, gradient in zip(theta, more, strict=True):
             parameter.grad = gradient.to(parameter.dtype)
-        return more[-1].cpu()
 
     def _rows(self, vote_index: Tensor) -> pd.DataFrame:
         """Judgments of a micro-batch with the names of their comparisons and annotators."""

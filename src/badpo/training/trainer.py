@@ -513,22 +513,23 @@ class BADPOTrainer(_StepTrainer):
         """Add up theta's gradient and the sums over processes, move theta, and return the sums of the step."""
         tally, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
-        learned = tally.add_up_step(
+        tally.add_up_step(
             self.accelerator,
             f"step {self.state.global_step + 1}",
             [] if skipped else self.model.parameters(),
             [p for p in self.bias.parameters() if p.requires_grad],
-            self.objective.sums(self._step, torch.cat(tally.losses)),
         )
         self._logged.sums += tally.sums
-        if not skipped:
-            self.objective.learn(learned)
-        if self.theta_rule is not None:
+        if self.theta_rule is not None or self.objective.follows_votes:
             step = self._step
             own = JudgedVotes.on_processor(
-                step.annotator, step.sign, step.delta, self._weights, tally.margins
+                step.annotator, step.sign, step.delta, self._weights, tally.margins, tally.losses
             )
-            self.theta_rule.step(None if skipped else gather_votes(self.accelerator, own))
+            votes = None if skipped else gather_votes(self.accelerator, own)
+            if votes is not None and self.objective.follows_votes:
+                self.objective.learn(votes)
+            if self.theta_rule is not None:
+                self.theta_rule.step(votes)
         return tally
 
     def check_start(self, mean_margin: float) -> None:
