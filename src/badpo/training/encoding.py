@@ -1,8 +1,8 @@
 """Encode comparisons as token ids of prompts and responses.
 
-The encoding ``trl`` gives the token ids of TRL's ``DPOTrainer``, so that runs of both can be compared exactly. The
-encoding ``paper`` is the paper's: the chat template renders the prompt, a long prompt is cut from the left, and the
-end-of-text token follows the response.
+The encoding ``trl`` gives the token ids of TRL's ``DPOTrainer``, so that runs of badpo and of TRL can be compared
+exactly. The encoding ``paper`` follows the BA-DPO paper: the chat template renders the prompt, a long prompt is cut
+from the left, and the end-of-text token follows the response.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
 ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
-# Number of comparisons that are encoded at once.
+# Number of comparisons that badpo passes to the tokenizer at once.
 _ENCODED_AT_ONCE = 1_000
-# Maximum time for the conversations that are rendered at once, which usually take less than a second.
+# Time limit in seconds for one rendering call of a chat template, which usually takes less than a second.
 _MOST_SECONDS = 60.0
 
 # A message of a chat, or any object that a chat template accepts as a message.
 Message = Any
-# A prompt or a response: a text, or the messages of a chat.
+# A prompt or a response, which is either a text or a list of chat messages.
 Text = str | Sequence[Message]
-# Options of a chat template for one conversation, such as tools.
+# Arguments of a chat template for one conversation, such as the tools of the conversation.
 TemplateOptions = Json
-# Token ids of a prompt and of the responses a and b.
+# Token ids of a prompt and of its two responses a and b.
 TokenIds = tuple[Sequence[int] | np.ndarray, list[int], list[int]]
 Rendered = TypeVar("Rendered")
 
@@ -64,8 +64,8 @@ def render_chats(
     """
     if tokenizer.chat_template is None:
         raise ConfigError(
-            "the tokenizer has no chat template, which these prompts need. Use an instruct model, set "
-            "tokenizer.chat_template, or use plain-text prompts with encoding: trl"
+            "the tokenizer has no chat template, which the encoding of the prompts requires. Use an instruct model, "
+            "set tokenizer.chat_template, or use plain-text prompts with encoding: trl"
         )
     render = partial(tokenizer.apply_chat_template, tokenize=False, **options)
 
@@ -83,7 +83,7 @@ def render_chats(
 
 @contextmanager
 def limit_templates() -> Iterator[None]:
-    """Context in which each rendering of a chat is stopped after a minute."""
+    """Context in which badpo stops the rendering of a chat template after one minute."""
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
         @wraps(method)
@@ -104,9 +104,9 @@ def limit_templates() -> Iterator[None]:
 
 
 def _run_bounded(tokenizer: PreTrainedTokenizerBase, render: Callable[[], Rendered]) -> Rendered:
-    """Call ``render`` in a thread; raise `ConfigError` if the chat template does not end within a minute.
+    """Call ``render`` in a thread; raise `ConfigError` if the chat template does not finish within one minute.
 
-    A chat template is a program of somebody else, so its running time has no bound.
+    A chat template is a third-party program, so its running time has no upper bound.
     """
     rendered: list[Rendered] = []
     errors: list[BaseException] = []
@@ -118,8 +118,8 @@ def _run_bounded(tokenizer: PreTrainedTokenizerBase, render: Callable[[], Render
             errors.append(error)
 
     worker = threading.Thread(target=run, daemon=True)
-    # A single long operation, such as the power of a large number, blocks all threads; faulthandler then ends the
-    # process.
+    # A single long operation in a chat template, such as a power of a large number, blocks all threads of Python.
+    # If a chat template blocks all threads, faulthandler ends the process.
     faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
     try:
         worker.start()
@@ -145,10 +145,10 @@ def _template_error(tokenizer: PreTrainedTokenizerBase, what: str) -> ConfigErro
 
 @dataclass(frozen=True)
 class EncodedComparisons:
-    """Token ids of every comparison, and the effects of the length limit.
+    """Token ids of comparisons, with a record of the comparisons and responses that exceed the length limit.
 
-    ``pairs`` has two entries for each comparison: the prompt with response a and the prompt with response b. A
-    response ends with the end-of-text token unless it was cut.
+    ``pairs`` has two entries for each comparison: the prompt with response a and the prompt with response b. Each
+    response ends with the end-of-text token unless the length limit has cut the response.
     """
 
     pairs: list[Pair]
@@ -160,22 +160,22 @@ class EncodedComparisons:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of each prompt with either response, (n_comparisons, 2)."""
+        """Number of tokens of each prompt plus response, as an array of shape (n_comparisons, 2)."""
         return np.array([len(p) + len(r) for p, r in self.pairs], dtype=np.int64).reshape(-1, 2)
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest prompt with a response."""
+        """Number of tokens of the longest prompt plus response in the data."""
         return int(self.lengths.max(initial=0))
 
     @property
     def identical(self) -> np.ndarray:
-        """Whether both responses have the same token ids, so that their margin is always 0."""
+        """Whether both responses of a comparison have the same token ids, so that their margin is always 0."""
         responses = [response for _, response in self.pairs]
         return np.array(list(map(np.array_equal, responses[0::2], responses[1::2])), dtype=bool)
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
-        """Select the comparisons at the positions ``index``, in this order."""
+        """Return the comparisons at the positions ``index``, in the order of ``index``."""
         pairs = [pair for i in index for pair in self.pairs[2 * i : 2 * i + 2]]
         return EncodedComparisons(pairs, self.fits[index], self.cut[index])
 
@@ -187,7 +187,7 @@ def encode_prompts(
     max_prompt_length: int | None,
     template_options: Iterable[TemplateOptions] = (),
 ) -> list[np.ndarray]:
-    """Token ids of prompts for generation, equal to the ids before a response in training."""
+    """Encode prompts for generation as the same token ids that precede the responses in training."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)
     if is_plain:
         texts = [str(prompt) for prompt in prompts]
@@ -207,7 +207,7 @@ def encode_responses(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> list[Pair]:
-    """Token ids of individual prompts and responses, without those that exceed the length limit."""
+    """Encode pairs of a prompt and a response; leave out pairs whose prompt leaves no room for a response."""
     answers = [
         text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, responses, strict=True)
@@ -252,7 +252,7 @@ def encode_comparisons(
 
 
 def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
-    """Options of each comparison for the chat template, as in TRL: tools and template arguments."""
+    """Read the arguments of the chat template for each comparison, such as tools, from the columns that TRL uses."""
     tools, options = (
         [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
         for name in TEMPLATE_COLUMNS
@@ -261,7 +261,7 @@ def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
 
 
 def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenIds]:
-    """Token ids as in TRL: texts are tokenized whole, and the prompt ends at the first difference."""
+    """Token ids as in TRL: prompt and response are tokenized as one text, and the prompt ends where the ids differ."""
     prompts, end = list(frame["prompt"]), tokenizer.eos_token
     is_plain = isinstance(prompts[0], str)
     texts = [prompts]
@@ -283,7 +283,7 @@ def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterato
 def _paper_ids(
     frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int | None
 ) -> Iterator[TokenIds]:
-    """Token ids as in the paper: the rendered prompt, and the responses with the end-of-text token."""
+    """Token ids as in the BA-DPO paper: a rendered prompt, and responses that end with the end-of-text token."""
     options = read_template_options(frame)
     prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length, options)
     a_ids, b_ids = (
@@ -310,10 +310,10 @@ def report_lengths(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None,
 ) -> list[Problem]:
-    """Count the effects of the length limit: dropped comparisons, cut responses and changed attributes.
+    """Report how many comparisons the length limit drops, and how many responses and attributes it changes.
 
-    The length limit first removes attributes at the end of a response, such as a signature. The policy would then be
-    trained on votes about an attribute that its texts do not contain.
+    If the length limit cuts a response, it removes attributes at the end of the response, such as a signature. The
+    votes would then train the policy on an attribute that the cut response no longer contains.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits
@@ -333,7 +333,7 @@ def report_lengths(
         Problem(
             "W142",
             f"{n_cut:,} of {2 * len(encoded):,} responses are cut at max_length={max_length}",
-            "the end of the response and its end-of-text token are not trained on",
+            "the policy is not trained on the end of a cut response or on its end-of-text token",
             "raise max_length to keep them whole",
             n_cut,
         ),
@@ -342,7 +342,7 @@ def report_lengths(
                 "W141",
                 f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses',
                 "the votes would refer to text that the model does not see in training",
-                "raise max_length until no attribute marker is cut",
+                "raise max_length until no cut response loses the attribute",
                 n_lost,
             )
             for name, n_lost in _count_changed(judgments, encoded, tokenizer, cut)
@@ -351,7 +351,7 @@ def report_lengths(
             "W143",
             f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0",
             first_same,
-            "theta still uses these comparisons; raise max_length if the difference was cut off",
+            "theta still learns from these comparisons; raise max_length if the length limit removed the difference",
             n_same,
         ),
     ]
@@ -359,8 +359,8 @@ def report_lengths(
 
 
 def report_long_prompts(subject: str, first: str, n: int, max_length: int | None) -> Problem:
-    """Problem W140: rows or comparisons whose prompt leaves no space for a response."""
-    message = f"{subject} are left out: the prompt alone has {max_length} tokens or more"
+    """Return the problem W140 about rows or comparisons whose prompt leaves no room for a response."""
+    message = f"{subject} are left out, because the prompt alone has {max_length} tokens or more"
     return Problem("W140", message, first, "raise max_length, or shorten the prompts", n)
 
 
@@ -370,7 +370,7 @@ def _count_changed(
     tokenizer: PreTrainedTokenizerBase,
     cut: np.ndarray,
 ) -> Iterator[tuple[str, int]]:
-    """Count the cut responses whose attribute value the limit changes, for each attribute of responses."""
+    """For each attribute of responses, count the cut responses whose attribute value changes because of the cut."""
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]
@@ -405,7 +405,7 @@ def require_matching_tokenizer(
 def find_model_problems(
     judgments: Judgments, model: str, encoding: str, max_length: int
 ) -> list[Problem]:
-    """Problems of the length limit and of unknown token ids, found without reading the model's weights."""
+    """Find problems with the length limit and with unknown token ids, without loading the weights of the model."""
     try:
         with asking_once(model):
             tokenizer = load_tokenizer(model)

@@ -1,13 +1,13 @@
 """Log-probabilities of response tokens, computed inside the model's own forward.
 
-`attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The branch runs
-the decoder once. The model's own forward then computes the logits at the positions before scored tokens from the
-decoder's result, a bounded number of logits at a time. The code of the model's class thus applies head, bias, scale
-and soft cap. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a wrapped model loses the
-gradients silently.
+`attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
+runs the decoder once. From the decoder's hidden states, the model's own forward then computes the logits at the
+positions before scored tokens, a limited number of logits at a time. The class of the model thus applies its own output
+head, bias, scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a
+wrapped model loses the gradients silently.
 """
 
-# mypy does not read torch and transformers, so their classes have no types
+# mypy does not analyze torch and transformers, so their classes have no types
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 
 import inspect
@@ -59,12 +59,12 @@ ScoringInputs = dict[str, Tensor]
 
 
 def attach(model: PreTrainedModel) -> PreTrainedModel:
-    """Give ``model`` the keyword ``scoring`` in its forward; return the same model.
+    """Add the keyword argument ``scoring`` to the forward of ``model``, and return the same model object.
 
     ``model(scoring=inputs)`` returns the log-probability of every target token, float32 of shape (n_scored,). If the
-    inputs have ``row_weight``, the weight of each row, the routers' load-balancing loss is returned too. Without the
-    keyword, the forward is the model's own. Calling `attach` twice has no further effect. If the model has an
-    adapter, the model inside the adapter gets the branch, and the adapter passes the keyword on.
+    inputs contain ``row_weight``, the weight of each row, the forward also returns the load-balancing loss of the
+    routers. Without ``scoring``, the forward of the model is unchanged. Calling `attach` twice has no further effect.
+    If the model has an adapter, `attach` changes the base model inside the adapter.
 
     The forward is bound with `types.MethodType`, so that a deep copy of the model uses the weights of the copy.
     """
@@ -87,7 +87,7 @@ def attach(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def remove_adapter(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the language model inside an adapter, or a model without an adapter itself."""
+    """Return the language model inside an adapter; return a model without an adapter unchanged."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -114,19 +114,19 @@ def _token_logps(model: PreTrainedModel, scoring: ScoringInputs) -> Tensor | tup
 
 
 def _router_load(model: PreTrainedModel, output: ModelOutput, weight: Tensor) -> Tensor:
-    """Load-balancing loss of a mixture of experts as in TRL; each token counts ``weight`` times."""
+    """Load-balancing loss of a mixture of experts as in TRL, in which each token has the weight ``weight``."""
     config = model.config.get_text_config()
     routed = getattr(output, "router_logits", None)
     if not routed or not hasattr(config, "num_experts"):
         raise ConfigError(
-            f"{type(model).__name__} does not return the logits of its routers, so that their auxiliary loss cannot be "
+            f"{type(model).__name__} does not return the logits of its routers, so the load-balancing loss cannot be "
             "computed; train without this loss: router_aux_loss_coef: 0"
         )
     return load_balancing_loss_func(routed, config.num_experts, config.num_experts_per_tok, weight)
 
 
 def _inner_models(model: PreTrainedModel) -> list[PreTrainedModel]:
-    """Models inside a language model that return hidden states, outermost first; the last one is the decoder."""
+    """Return the nested models inside a language model that output hidden states, from the outermost to the decoder."""
     embeddings = model.get_input_embeddings()
     inner, outers = [], [model]
     while outers:
@@ -135,13 +135,13 @@ def _inner_models(model: PreTrainedModel) -> list[PreTrainedModel]:
         inner += [part for part in outers[:1] if part.get_output_embeddings() is None]
     if not inner:
         raise ConfigError(
-            f"badpo cannot find the decoder inside {type(model).__name__}, so that it cannot train this model"
+            f"badpo cannot find the decoder inside {type(model).__name__}, so it cannot train this model"
         )
     return inner
 
 
 class _HiddenStates(BaseModelOutputWithPast):
-    """Hidden states of a decoder as its output; all other fields are None."""
+    """Output of a decoder that contains only hidden states; all other fields are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -150,7 +150,7 @@ class _HiddenStates(BaseModelOutputWithPast):
 
 
 def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
-    """Logits (n, vocabulary) of the model's own forward for hidden states (n, hidden)."""
+    """Compute logits of shape (n, vocabulary) from hidden states of shape (n, hidden) by the model's own forward."""
     states = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
 
@@ -159,7 +159,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
         n_calls += 1
         return states
 
-    # hooks of accelerate store their own forward in the instance
+    # hooks of accelerate store a forward in the model instance, which must be restored after the call
     forwards = [vars(part).get("forward") for part in inner]
     for part in inner:
         part.forward = return_states
@@ -173,8 +173,8 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
                 part.forward = forward
     if not n_calls or logits.shape[:2] != (1, len(rows)):
         raise ConfigError(
-            f"badpo cannot compute the logits of {type(model).__name__} for individual positions, so that it cannot "
-            "train this model"
+            f"badpo cannot compute the logits of {type(model).__name__} for individual positions, so it cannot train "
+            "this model"
         )
     # squeeze returns a view, whose gradient needs no memory; indexing would copy all logits in the backward pass
     return logits.squeeze(0)
@@ -188,8 +188,8 @@ def target_logps(
 ) -> Tensor:
     """Log-probability of each target token under the softmax of ``logits_of(hidden)``, in fp32.
 
-    The number of logits in memory is at most `LOGITS_AT_ONCE` on a CPU and `LOGITS_AT_ONCE_ON_GPU` on a GPU. With more
-    logits, the function works in chunks, and the backward pass computes the logits of each chunk again.
+    The number of logits in memory is at most `LOGITS_AT_ONCE` on a CPU and `LOGITS_AT_ONCE_ON_GPU` on a GPU. If more
+    logits are needed, the function works in chunks, and the backward pass computes the logits of each chunk again.
     """
 
     def chunk_logps(rows: Tensor, targets: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def target_logps(
 
 
 def max_rows(n_vocabulary: int, device: torch.device) -> int:
-    """Number of positions whose logits may exist at a time."""
+    """Maximum number of positions whose logits may be in memory at the same time."""
     n_logits = LOGITS_AT_ONCE if device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
     return max(1, n_logits // n_vocabulary)
 
@@ -255,14 +255,14 @@ class _PickLogps(torch.autograd.Function):
 
 
 def scoring_attention(model: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:
-    """Context with the attention of a layout; it must include forwards and their backward passes."""
+    """Context that activates the attention for a layout; it must include all forward and backward passes."""
     is_packed = layout in (packed_comparisons, packed_responses)
     return tree_attention(remove_adapter(model)) if is_packed else nullcontext()
 
 
 @contextmanager
 def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
-    """Context in training or evaluation mode; each module has its previous mode afterwards."""
+    """Context with the model in training or evaluation mode; afterwards, each module returns to its previous mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -274,7 +274,7 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
-    """Context in evaluation mode without gradients, which yields the model's device."""
+    """Context with the model in evaluation mode and without gradients; it yields the device of the model."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 
@@ -282,10 +282,10 @@ def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
 def response_logps(
     model: PreTrainedModel, pairs: Sequence[Pair], token_budget: int = 16384
 ) -> list[np.ndarray]:
-    """Log-probability of every token of each response given its prompt, without gradient.
+    """Compute the log-probability of every token of each response given the prompt, without gradients.
 
-    If the tree attention works for the model, the model reads each prompt once for all its responses, and each common
-    beginning of responses once.
+    If the model supports tree attention, it reads each prompt only once for all responses to the prompt. A beginning
+    that several responses share is also read only once.
     """
     layout = response_layout(attach(model), pairs)
     logps = [np.zeros(0, dtype=np.float32)] * len(pairs)
@@ -300,7 +300,7 @@ def response_logps(
 
 
 def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
-    """Convert the arrays of a layout, except ``segments``, to tensors on the model's device."""
+    """Convert the arrays of a layout to tensors on ``device``; only ``segments`` stays a numpy array."""
     return {
         name: value if name == "segments" else torch.as_tensor(value).to(device)
         for name, value in inputs.items()
@@ -310,7 +310,7 @@ def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
 def _forwards(
     pairs: Sequence[Pair], token_budget: int, layout: Layout
 ) -> Iterator[tuple[Sequence[Tree], Inputs]]:
-    """Responses and inputs of each forward pass, longest responses first."""
+    """Yield the responses and the inputs of each forward pass, starting with the longest responses."""
     if layout is packed_responses:
         trees = response_trees(pairs, token_budget)
         for members in bin_pack([n_fed(pairs, tree) for tree in trees], token_budget):
@@ -326,10 +326,10 @@ def _forwards(
 
 
 def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layout:
-    """Layout of individual responses: packed if the tree attention works for the model, else padded.
+    """Choose the layout for individual responses: packed if the model supports tree attention, padded otherwise.
 
-    A model with a suitable configuration may still fail to pass the tree plan to its attention. Two short responses
-    are therefore scored as a test.
+    Even a model with a suitable configuration may not pass the tree plan to its attention layers. The function
+    therefore tests the packed layout on two short responses.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):

@@ -1,7 +1,7 @@
-"""Load models, adapters and tokenizers of other people without running their code.
+"""Load models, adapters and tokenizers from third parties without running code from their files.
 
-badpo inspects every settings file of a model before a library reads it. It reads weights only as safetensors, because
-a pickle can run code when it is opened.
+badpo inspects every settings file of a model before a library reads the file. badpo reads weights only from safetensors
+files, because a pickle can run code when it is opened.
 """
 
 import contextlib
@@ -22,39 +22,40 @@ from badpo.data.problems import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Errors of a library that cannot read the files of a model.
+# Errors that a library raises if it cannot read the files of a model.
 UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-# Names of the settings files that transformers reads: of the model, its generation, its tokenizer and its processors.
+# Names of the settings files of models, generation, tokenizers and processors that transformers reads.
 _SETTINGS_FILES = (
     *("config", "generation_config", "tokenizer_config", "special_tokens_map", "processor_config"),
     *("preprocessor_config", "video_preprocessor_config"),
 )
-# Keys of settings that name code. transformers runs this code only with trust_remote_code=True.
+# Keys of settings that refer to code, which transformers runs only with trust_remote_code=True.
 _CODE_KEYS = ("auto_map", "_auto_map")
-# Keys of settings whose value may be any text, because no library loads anything by it. `drop_code_names` removes
-# `auto_map`, and the modules that a quantisation leaves out belong to the model itself.
+# Keys of settings whose value may be any text, because no library loads a file or code by this value.
+# `drop_code_names` removes `auto_map`, and the modules in `quantization_config` belong to the model itself.
 _TEXT_KEYS = re.compile(
     "_?name_or_path|architectures|auto_map|.*_version|.*_tokens?|added_tokens_decoder|chat_template|id2label|label2id"
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
     "|quantization_config"
 )
-# The name of a module, a file or a repository contains one of these characters.
+# Every name of a module, a file or a repository contains at least one of these characters.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
-# Keys of an adapter's configuration whose values name modules of the model, its class or the base model.
+# Keys of an adapter's configuration whose values may name modules of the model, its class or the base model.
 _ADAPTER_KEYS = re.compile(
     "alpha_pattern|auto_mapping|base_model_name_or_path|bias|exclude_modules|init_lora_weights|layer_replication"
     "|layers_pattern|layers_to_transform|modules_to_save|peft_type|peft_version|rank_pattern|revision|target_modules"
     "|target_parameters|task_type|trainable_token_indices"
 )
-# peft uses the values of these keys as regular expressions. badpo accepts only names of modules, which match quickly.
+# peft uses the values of these settings of an adapter as regular expressions.
+# badpo accepts only module names as values of these settings, because a search for a module name always ends quickly.
 _PATTERN_KEYS = ("target_modules", "exclude_modules", "layers_pattern", "alpha_pattern", "rank_pattern")
 _PLAIN_NAME = re.compile(r"\^?[\w.-]+\$?")
-# Limits of the layers and of the rank of an adapter, far above the values in use.
+# Maximum number of layers and maximum rank of an adapter, which are far above the values in use.
 _MAX_LAYERS, _MAX_RANK = 1_000, 10_000
-# Names of the number of layers in the configurations of transformers.
+# Keys that contain the number of layers in the configurations of transformers models.
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 # Values that peft itself writes into every adapter configuration.
 _PEFT_DEFAULTS = {"megatron_core": "megatron.core"}
@@ -83,13 +84,13 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
         options = {"trust_remote_code": False, **options, "use_safetensors": True}
         loaded = auto_class.from_pretrained(name, **options)
         if not options["trust_remote_code"]:
-            # with output_loading_info, the result is the model and information about loading
+            # with output_loading_info, from_pretrained returns a tuple of the model and information about loading
             drop_code_names(loaded[0] if isinstance(loaded, tuple) else loaded, name)
         return loaded
 
 
 def load_adapter(model: Any, folder: Path) -> Any:
-    """Load the adapter of a folder and add it to a model."""
+    """Load the adapter in a folder and add the adapter to a model."""
     from peft import PeftModel
 
     with report_settings(folder, "adapter_config.json or a file of weights"):
@@ -121,20 +122,20 @@ def load_configuration(name: str) -> Any:
 
 
 def drop_code_names(loaded: Any, name: str | Path) -> None:
-    """Remove names of code from the settings of a loaded model or tokenizer.
+    """Remove references to code from the settings of a loaded model or tokenizer.
 
-    A model that is trained from the loaded model is then saved without these names.
+    A model that is trained from the loaded model is then saved without references to code.
     """
     if _drop_code_keys(loaded):
         logger.warning(
-            'the settings of "%s" name code under auto_map; badpo does not run this code, and trained models do not '
-            "name it",
+            'the settings of "%s" refer to code under auto_map; badpo does not run this code, and trained models do '
+            "not refer to it",
             name,
         )
 
 
 def _drop_code_keys(settings: Any) -> bool:
-    """Remove keys that name code from settings and from the settings inside them; return whether there was one."""
+    """Remove keys that refer to code from nested settings; return whether any key was removed."""
     if isinstance(settings, list):
         settings = dict(enumerate(settings))
     entries = settings if isinstance(settings, dict) else vars(settings)
@@ -151,10 +152,10 @@ def _drop_code_keys(settings: Any) -> bool:
 
 
 def describe_unreadable(name: str, error: Exception, kind: str = "a causal language model") -> str:
-    """Describe why a model of some kind cannot be loaded, and what the user can do."""
+    """Explain why a model cannot be loaded and what the user can do about it."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     if Path(name).is_dir():
-        problem = f"a file of this folder is missing or damaged, or does not belong to {kind}"
+        problem = f"a file in this folder is missing or damaged, or does not belong to {kind}"
         remedy = "Copy or download the model again"
     elif "gated" in reason:
         problem = "the owner of this model requires an agreement"
@@ -167,7 +168,7 @@ def describe_unreadable(name: str, error: Exception, kind: str = "a causal langu
 
 @contextlib.contextmanager
 def report_settings(name: str | Path, files: str) -> Iterator[None]:
-    """Context that replaces the error of a library about a setting by a `ConfigError` that names the files."""
+    """Context that converts a library's error about the settings of a model to a `ConfigError` that names the files."""
     try:
         yield
     except (ConfigError, OSError, SafetensorError, ModuleNotFoundError):
@@ -184,8 +185,8 @@ def report_settings(name: str | Path, files: str) -> Iterator[None]:
 
 def _refusal(path: Path, setting: str) -> ConfigError:
     return ConfigError(
-        f'"{path}" has the setting {setting}. The files of a model may name no code, no file and no repository. Delete '
-        "this key, or load the model in Python and pass the model to BADPOTrainer"
+        f'"{path}" has the setting {setting}. The files of a model must not refer to code, files or repositories. '
+        "Delete this setting, or load the model in Python and pass the model to BADPOTrainer"
     )
 
 
@@ -193,10 +194,10 @@ def _refusal(path: Path, setting: str) -> ConfigError:
 
 
 def require_data(name: str, revision: str = "main") -> None:
-    """Raise `ConfigError` if a model, or an adapter or its base model, has pickled weights or names code."""
+    """Raise `ConfigError` if a model, an adapter or the base model of an adapter has pickled weights or names code."""
     folder = _require_model(name, revision)
     base = _read_settings(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
-    # if a folder has an adapter but no model, transformers loads the base model
+    # if a folder contains an adapter but no model, transformers also loads the base model of the adapter
     if base and not (Path(name) / "config.json").exists():
         _require_model(str(base), revision)
 
@@ -214,7 +215,7 @@ def _require_model(name: str, revision: str) -> Path:
 def require_adapter(name: str, revision: str = "main") -> None:
     """Raise `ConfigError` if an adapter has pickled weights, or if its configuration has a key that names code.
 
-    A key that badpo does not know may have a number, a truth value or no value, because these name nothing.
+    An unknown key may have a number, a boolean or no value, because none of these values can refer to code.
     """
     folder = _find_folder(name, revision)
     path = folder / ADAPTER_CONFIG
@@ -235,26 +236,26 @@ def require_adapter(name: str, revision: str = "main") -> None:
 
 
 def _require_bounded(path: Path, content: Json) -> None:
-    """Raise `ConfigError` if peft might search for modules without end, or would create too many layers."""
+    """Raise `ConfigError` if an adapter could make peft search modules endlessly or create too many layers."""
     for key in _PATTERN_KEYS:
         values = content.get(key) or []
         for pattern in [values] if isinstance(values, str) else values:
             if not _PLAIN_NAME.fullmatch(pattern):
                 raise ConfigError(
                     f'"{path}" has the regular expression {key}: {pattern}, and a search for it may never end. Replace '
-                    "the expression by a list of the names of the modules"
+                    "the regular expression by a list of module names"
                 )
     n_layers = sum(max(0, end - start) for start, end in content.get("layer_replication") or [])
     rank = max([content.get("r") or 0, *(content.get("rank_pattern") or {}).values()])
     if n_layers > _MAX_LAYERS or rank > _MAX_RANK:
         raise ConfigError(
             f'"{path}" requests {n_layers:,} layers and rank {rank:,}; the limits are {_MAX_LAYERS:,} layers and rank '
-            f"{_MAX_RANK:,}. Correct layer_replication, r or rank_pattern in this file"
+            f"{_MAX_RANK:,}. Correct layer_replication, r or rank_pattern in this file of the adapter"
         )
 
 
 def require_settings(name: str, revision: str = "main") -> Path:
-    """Inspect the settings files of a model and return their folder.
+    """Inspect the settings files of a model and return the folder that contains them.
 
     Raises
     ------
@@ -283,7 +284,7 @@ def require_settings(name: str, revision: str = "main") -> Path:
 
 
 def _find_folder(name: str, revision: str) -> Path:
-    """Return the folder of a model, or a local copy of the settings of a model on the Hub."""
+    """Return the local folder of a model; if the model is on the Hub, download its settings files."""
     if Path(name).is_dir():
         folder = Path(name)
     else:
@@ -300,7 +301,7 @@ def _find_folder(name: str, revision: str) -> Path:
 def _require_own_files(folder: Path) -> None:
     """Raise `ConfigError` if a link in a folder leads out of the folder, or an entry is neither a file nor a folder.
 
-    Libraries follow links, and copy the files that they read into the trained model.
+    Libraries follow symbolic links, and could copy other files of this machine into the trained model.
     """
     top = Path(os.path.realpath(folder))
     # the cache of the Hub stores each file once and links to it from snapshots/COMMIT
@@ -313,7 +314,7 @@ def _require_own_files(folder: Path) -> None:
             if not is_own or not (real.is_file() or real.is_dir()):
                 raise ConfigError(
                     f'"{folder / path.relative_to(top)}" leads out of the model\'s folder, or is no file. Delete it; '
-                    "if the model needs the file, replace the link by a copy of a file that you trust"
+                    "if the model needs the linked file, replace the link by a copy of a file that you trust"
                 )
 
 
@@ -335,10 +336,10 @@ def _is_safetensors(file: object) -> bool:
 
 
 def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple[str, ...]) -> None:
-    """Raise `ConfigError` if a model has weights but none of the accepted files."""
+    """Raise `ConfigError` if a model has weights, but none of them in the accepted safetensors files."""
     from transformers.utils.hub import has_file
 
-    # transformers reports a folder without weights; it knows more ways to divide weights over files
+    # if a folder has no pickled weights, transformers itself reports missing weights, in whichever files they may be
     pickles = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
     if Path(name).is_dir() and not pickles:
         return
@@ -346,13 +347,13 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
         example = f" ({pickles[0]})" if pickles else ""
         raise ConfigError(
             f'"{name}" has no {accepted[0]}. badpo does not read weights from a pickle{example}, because a pickle can '
-            "run code. If you trust the file, convert it: load the model with from_pretrained in Python, and save it "
+            "run code. If you trust the pickle, convert it: load the model with from_pretrained in Python, and save it "
             "with save_pretrained"
         )
 
 
 def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]:
-    """Find settings that name a module, a file or a repository outside the model.
+    """Find settings of a model that refer to a module, a file or a repository outside the model.
 
     Parameters
     ----------
@@ -370,11 +371,12 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
     """
     if isinstance(settings, dict):
         for inner, value in settings.items():
-            # each named template is written to a file of this name; in a list, the name is the value of "name"
+            # transformers writes each named chat template to a file with the name of the template
+            # in a list of chat templates, the name of a template is the value of "name"
             name = value if inner == "name" else inner
             if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):
                 yield f"{key}: {name}"
-            # each part of a model may name its own implementation
+            # each part of a composite model may set its own implementation of attention or experts
             inner_key = key if "_implementation" in key else str(inner)
             is_inner_text = is_text or bool(_TEXT_KEYS.fullmatch(inner_key))
             yield from find_outside_names(value, inner_key, is_inner_text)
@@ -386,11 +388,11 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
 
 
 def _names_outside(key: str, value: str, is_text: bool) -> bool:
-    """Whether the text of a setting names something outside the model."""
+    """Whether the value of a setting refers to something outside the model."""
     import torch
 
     if "_implementation" in key and key != "cache_implementation":
-        # implementations of attention and of experts that are installed; transformers takes other names as kernels
+        # installed implementations of attention and experts; transformers treats every other name as a kernel
         installed = {"eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm"}
         installed |= set() if _is_fetching_kernels() else {"flash_attention_2", "flash_attention_3"}
         return value not in installed
@@ -404,5 +406,5 @@ def _names_outside(key: str, value: str, is_text: bool) -> bool:
 
 
 def _is_fetching_kernels() -> bool:
-    """Whether transformers fetches kernels, which are code, from the Hub; this requires the package `kernels`."""
+    """Whether transformers downloads kernels, which are code, from the Hub; it does so if `kernels` is installed."""
     return find_spec("kernels") is not None

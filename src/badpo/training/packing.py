@@ -1,10 +1,10 @@
 """Layouts of prompts and responses for a forward pass: token trees in a flat row, or padded rows.
 
-Responses to the same prompt often begin with the same tokens. A tree contains the prompt and the full first response.
-For every other response, the tree contains only the tokens after the beginning that the response shares with the first
-response. Each shared token goes through the model once. The trees are concatenated in a flat row without padding, and a
-table of segments defines which tokens attend to which. This module handles only token ids; `badpo.training.attention`
-runs the model.
+Responses to the same prompt often begin with the same tokens. A token tree contains the prompt and all tokens of the
+first response. For every further response, the token tree contains only the tokens after the common beginning with the
+first response. Each token that several responses share goes through the model only once. The token trees are
+concatenated in one row without padding, and a table of segments defines which tokens attend to which. This module
+handles only token ids; `badpo.training.attention` runs the model.
 
 A layout function takes pairs (prompt ids, response ids) and returns the inputs of the scoring forward; see
 `plan_pack`. The scored tokens of a response are always its last tokens.
@@ -39,19 +39,19 @@ class Branch(NamedTuple):
     first_scored: int
 
 
-# Responses to one prompt, which share the tokens of the prompt.
+# A token tree is a list of responses to the same prompt, which share the tokens of the prompt.
 Tree = list[Branch]
 
 
 def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
-    """Number of leading tokens that two responses share; at least one token of each response is not shared."""
+    """Count the leading tokens that two responses share; the last token of a response never counts as shared."""
     limit = max(min(len(a_ids), len(b_ids)) - 1, 0)
     differs = np.flatnonzero(a_ids[:limit] != b_ids[:limit])
     return int(differs[0]) if len(differs) else limit
 
 
 def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list[Tree]:
-    """Trees of comparisons: each tree has two consecutive pairs, which are the responses a and b."""
+    """Build one token tree for each comparison from two consecutive pairs, which contain the responses a and b."""
     trees = []
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
@@ -61,9 +61,9 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 
 
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
-    """Trees of responses to the same prompt, of at most ``token_budget`` tokens unless a single response has more.
+    """Build trees of responses to the same prompt, with at most ``token_budget`` tokens unless one response has more.
 
-    A token that a response shares with the first response of its tree is scored only in the first response.
+    If a response shares a token with the first response of its tree, the token is scored only in the first response.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, (prompt, _) in enumerate(pairs):
@@ -83,13 +83,13 @@ def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
 
 
 def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
-    """Number of tokens of a tree that go through the model; the last token of a response does not."""
+    """Number of tokens of a tree that go through the model, which excludes the last token of each response."""
     own = sum(len(pairs[i][1]) - n_shared - 1 for i, n_shared, _ in tree)
     return len(pairs[tree[0].position][0]) + own
 
 
 def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
-    """Plan a flat row of trees with T input tokens and N scored tokens.
+    """Plan one row of token trees, which has T input tokens and N scored tokens.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
             prompt, response = pairs[i]
             if not len(prompt) or not len(response):
                 raise ValueError(
-                    "a prompt or a response has no tokens, so that there is nothing to predict from or to; leave it "
-                    "out, or raise the length limit"
+                    "a prompt or a response has no tokens, so the model has nothing to predict; leave out the pair, or "
+                    "raise the length limit"
                 )
             n_prompt, n_before = len(prompt), len(prompt) + n_shared if end > start else 0
             own = np.concatenate([prompt, response])[n_before:-1]
@@ -119,7 +119,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
             positions.append(np.arange(n_before, n_before + len(own)))
             if len(own):
                 segments.append((begin, end, start, start + n_before))
-            # positions of the sequence's tokens in the row
+            # `path` has the positions of the tokens of the prompt and the response in the packed row
             path = np.concatenate([np.arange(start, start + n_before), np.arange(begin, end)])
             heads.append(path[n_prompt - 1 + first :])
             targets.append(response[first:])
@@ -134,7 +134,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
 
 
 def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> Inputs:
-    """Layout of comparisons, two pairs each, as trees.
+    """Layout of comparisons as token trees, with two consecutive pairs for each comparison.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def packed_responses(pairs: Sequence[Pair]) -> Inputs:
 def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
     """Layout with one right-padded row for each response; every token of a response is scored.
 
-    The last token of a row is an input only if this is requested, because no token follows it.
+    The last token of a row is an input only if ``feed_last`` is True, because no scored token follows it.
     """
     n_prompt, n_response = np.array([[len(part) for part in pair] for pair in pairs]).T[:, :, None]
     lengths = n_prompt + n_response - (not feed_last)
@@ -194,7 +194,7 @@ def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
 def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int = 0
 ) -> list[list[int]]:
-    """Distribute items, longest first, over bins within a budget or over ``n_bins`` bins of about equal load."""
+    """Distribute items into bins of at most ``token_budget`` tokens, or into ``n_bins`` bins of about equal size."""
     bins: list[list[int]] = [[] for _ in range(n_bins)]
     loads = [0] * n_bins
     for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():

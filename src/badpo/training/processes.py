@@ -1,4 +1,4 @@
-"""Checks and communication of several processes that train one policy."""
+"""Checks and communication if several processes train the same policy."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,8 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 from badpo.objective.theta import JudgedVotes
 
-# Parts of the messages about a lost connection. torch has an error class only for its store, not for the backends.
+# Parts of error messages about a lost connection between processes.
+# For lost connections, torch has an error class only for its store, not for the communication backends.
 LOST_PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -25,24 +26,24 @@ LOST_PEER_SIGNS = (
 
 @contextmanager
 def lock_by_first(folder: Path) -> Iterator[None]:
-    """Context that locks a folder like `badpo.data.files.locked`; the first process locks the folder for all."""
+    """Context like `badpo.data.files.locked`, in which the first process locks the folder for all processes."""
     with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
         yield
 
 
 def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
-    """Make divided weights (FSDP2) compute in the precision of undivided weights; refuse unsuitable settings.
+    """Make FSDP2 compute in the same precision as a run without sharded weights; refuse unsuitable settings.
 
-    With bf16, accelerate casts the divided weights, the sums of gradients and the model's output to 16 bits. The
-    reference is computed before the weights are divided, so the first margins would not be 0, and 16 bits are too
-    coarse for margins. FSDP therefore keeps float32 here, and autocast works as in a single process.
+    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. The
+    reference is scored before the weights are sharded, so the first margins would not be 0, and 16 bits are too coarse
+    for margins. badpo therefore keeps float32 in FSDP, and autocast works as in a single process.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None or accelerator.distributed_type != DistributedType.FSDP:
         if is_requested or plugin is not None:
             raise ConfigError(
-                "fsdp was requested, but accelerate divides weights only over several GPUs and would train undivided "
-                "weights here; leave fsdp out, or start the run on several GPUs with accelerate launch"
+                "fsdp was requested, but accelerate shards weights only over several GPUs and would not shard them "
+                "here; leave fsdp out, or start the run on several GPUs with accelerate launch"
             )
         return
     if plugin.fsdp_version != 2:
@@ -54,9 +55,9 @@ def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
 
 
 def gather_weights(accelerator: Accelerator, wrapped: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Undivided weights by name on the first process; all processes must call this function.
+    """Gather sharded weights by name on the first process; all processes must call this function.
 
-    Tied weights appear once, because a gathered copy does not show that two names are one tensor.
+    The result contains tied weights only once, because gathered copies do not show that two names share a tensor.
     """
     state: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
     seen: set[int] = set()
@@ -68,10 +69,11 @@ def gather_weights(accelerator: Accelerator, wrapped: torch.nn.Module) -> dict[s
 
 
 def require_same_facts(facts: Mapping[str, str], accelerator: Accelerator) -> None:
-    """Raise `ConfigError` on every process unless all of them start with the same ``facts``.
+    """Raise `ConfigError` on every process unless all processes start with the same ``facts``.
 
     A process with different weights would compute a different reference, and a process with different judgments would
-    plan different steps; the loss would show neither. The usual cause is that only the first process loads the weights.
+    plan different steps; the loss would not reveal either error. Processes usually differ because only the first
+    process has loaded the weights.
     """
     if accelerator.num_processes == 1:
         return
@@ -85,7 +87,7 @@ def require_same_facts(facts: Mapping[str, str], accelerator: Accelerator) -> No
 
 
 def gather_votes(accelerator: Accelerator, own: JudgedVotes) -> JudgedVotes:
-    """Join the votes of a step from all processes; the result is the same on all processes."""
+    """Join the votes of an optimizer step from all processes; every process gets the same result."""
     return own if accelerator.num_processes == 1 else JudgedVotes.join(gather_object([own]))
 
 
