@@ -44,7 +44,8 @@ _TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?
 def opened(name: str, column: pd.Series) -> pd.Series:
     """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
 
-    Other columns are returned unchanged, and so is JSON that may be the text of a prompt or a response.
+    A column without arrays and without such texts is returned unchanged. A text in JSON also stays unchanged if it may
+    be a prompt or a response.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -56,7 +57,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
         return _opened_text(name, column, first)
     value = parsed(first)
     is_dialogue = is_chat(_without_arrays(value))
-    # the text of an answer stays text, unless it is the vote of a judge
+    # a column of answers in JSON is not parsed, unless the JSON objects are the votes of a judge
     is_vote = isinstance(value, dict) and columns_named(
         [*map(str, value)], ("winner", "rating_a", "rating_b")
     )
@@ -70,7 +71,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
 
 
 def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
-    """Return a column with objects for texts such as ``Ann: A; Ben: B``, and with lists for ratings such as ``8 7``."""
+    """Return a column with texts such as ``Ann: A; Ben: B`` as objects, and with ratings such as ``8 7`` as lists."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column
@@ -94,7 +95,7 @@ def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
 
 
 def _without_arrays(cell: Any) -> Any:
-    """Return a cell with lists instead of arrays (as read from parquet), and with messages instead of (role, text)."""
+    """Convert the arrays in a cell (as read from parquet) to lists, and pairs (role, text) to chat messages."""
     if isinstance(cell, dict):
         return {key: _without_arrays(value) for key, value in cell.items()}
     if not isinstance(cell, list | np.ndarray):
@@ -107,7 +108,7 @@ def _without_arrays(cell: Any) -> Any:
 
 
 def _is_turn(value: Any) -> bool:
-    """Return whether a value is a pair of a role and its text, as in chat logs."""
+    """Return whether a value is a list of two elements, a role and a text, as in chat logs."""
     is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
     return is_pair and value[0].casefold() in _ROLES and isinstance(value[1], str | None)
 
@@ -157,9 +158,10 @@ def flatten(table: Table) -> Table:
 
 
 def _with_values_by_id(table: Table) -> Table:
-    """Return the table with lists instead of mappings from ids to values, such as ``{"x7": 0, "y3": 1}``.
+    """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, by lists of the values; return the table.
 
-    This applies if the ids are those of the objects in another list; the values take the order of these objects.
+    A mapping is replaced if its ids are the ids of the objects in a list in the same row. The list of values has the
+    order of the objects.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
@@ -196,7 +198,7 @@ def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
         columns += [
             (part, opened(part, pd.Series(as_objects(cells), column.index)))
             for part, cells in parts.items()
-            # if the table has a column with the name of a part, the part is left out
+            # a part of an object is left out if the table already has a column with the part's name
             if part == name or (part not in table.frame and any(cell is not None for cell in cells))
         ]
     if not is_changed:
@@ -210,9 +212,9 @@ Parts = dict[str, list[Any]]
 
 
 def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
-    """Return the columns for a column of objects, of lists with named values, or of lists with one element.
+    """Split a column of objects, of lists with named values, or of lists with one element into columns.
 
-    The result is None for other columns.
+    The result is None for a column with other cells.
     """
     if any(map(is_message, cells)):
         contents = [
@@ -239,7 +241,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
     for key in _NAMING_KEYS:
-        # answers are numbered by their positions in the list, unless each of them names its side
+        # a list of answers is split by position, unless each answer in the list names its side
         if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
             return {
                 name: [
@@ -253,7 +255,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
 
 
 def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Return whether ``key`` holds the name of each object in lists.
+    """Return whether each object in the lists has a name under the key ``key``.
 
     The names in a list must be distinct, and every name must occur in at least half of the lists.
     """
@@ -269,7 +271,7 @@ def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
 
 
 def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Return whether the names under ``key`` mean the two sides, such as ``Response A`` and ``Response B``."""
+    """Return whether the values under ``key`` name the two sides, such as ``Response A`` and ``Response B``."""
     names = {one[key] for each in lists for one in each}
     return {(side_of(name) or ("",))[0] for name in names} == {"a", "b"}
 
@@ -296,7 +298,7 @@ def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] 
 
 
 def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
-    """Return the numbered columns for a column of lists of answers, ratings or pairs; None for other columns."""
+    """Split a column of lists of answers, ratings or pairs into numbered columns; return None for other columns."""
     stem = singular(name)
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
     sizes = {len(each) for each in lists if each}
@@ -319,7 +321,7 @@ def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of every leaf in nested objects and lists."""
+    """Yield each value in nested objects and lists that is neither an object nor a list, together with its path."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -331,7 +333,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _holds_side(vote: Any) -> bool:
-    """Return whether an object names a side of a pair in words, or in numbers if their key is a name for votes."""
+    """Return whether an object has a value that names a side in words, or a number under a key that names votes."""
     for path, value in leaves(vote):
         label, is_called = str(value), names_vote(path.rpartition(".")[2])
         is_word = (
@@ -347,7 +349,7 @@ def _inner_votes(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _clearness_of_votes(elements: Sequence[Any]) -> int:
-    """Return how clearly objects are votes: 2 if all have a side or rating, 1 if they name annotators, 0 otherwise."""
+    """Return how clearly objects are votes: 2 if all have a side or a rating, 1 if all name annotators, otherwise 0."""
     if not elements or not all(isinstance(one, dict) for one in elements) or is_message(elements[0]):
         return 0
     keys = [*map(str, elements[0])]
@@ -361,10 +363,10 @@ def _clearness_of_votes(elements: Sequence[Any]) -> int:
 
 
 def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
-    """Return a table with a row for each vote, and the prefix of the columns of these votes.
+    """Return a table with a row for each vote in lists, and the prefix of the names of the votes' columns.
 
-    The result is None if no column holds lists of votes or of annotators. Columns may hold lists of votes, or lists
-    of annotators and lists of their votes. Only columns whose names begin with ``inside`` are used.
+    A column may hold lists of votes, or two columns may hold lists of annotators and lists of their votes. If no column
+    holds such lists, the result is None. Only columns whose names begin with ``inside`` are used.
     """
     beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
@@ -391,7 +393,7 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
             if len(beside) > 1:
                 return _exploded(table, {other: lists[other] for other in beside}, None), f"{name}."
             if isinstance(table.frame[name].iat[0], list):
-                # a list may describe one judge, for example by its model and its prompt
+                # a list in a column of annotators may describe a single judge, for example by its model and its prompt
                 joined = lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
                 return replace(table, frame=table.frame.assign(**{name: joined})), inside
     return None
@@ -411,7 +413,7 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame
     if vote is not None and _inner_votes([*map(str, vote)]):
-        # a verdict outside the lists summarizes the votes of the individual annotators
+        # a verdict outside the lists of votes summarizes the votes in the lists, so its column is dropped
         outer = [name for name in frame if name not in lists and _inner_votes([str(name)])]
         frame = frame.drop(columns=[name for name in outer if _are_labels(frame[name])])
     frame = frame.assign(**lists).explode([*lists])
@@ -420,7 +422,7 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -
 
 
 def _are_labels(column: pd.Series) -> bool:
-    """Return whether a column holds nothing but labels of sides and numbers."""
+    """Return whether each filled cell of a column holds the label of a side or a number."""
     cells = {str(cell) for cell in column.dropna()}
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
@@ -439,16 +441,17 @@ def records_in(value: Any) -> list[Json] | None:
 
 
 def joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
-    """Join several lists of objects by ids: a vote with a ``pair_id`` gets the fields of its pair.
+    """Join several lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
-    The result is empty if ids do not join all lists. The objects of annotators may contain lists of their votes.
+    If the lists cannot all be joined by ids, the result is empty. An object that describes an annotator may contain a
+    list of the annotator's votes.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}
     if not 1 < len(left) <= _MOST_LISTS:
         return []
     while len(left) > 1:
         joined: list[Json] = []
-        # try lists of votes first: a vote gets the fields of the pair with its id, but a pair gets no fields of a vote
+        # try lists of votes first, because a vote gets the fields of a pair, but a pair must not get fields of a vote
         pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
         for name, other in pairs:
             if joined := _joined_pair(left[name], left[other], singular(other)):
@@ -465,11 +468,11 @@ def _hold_votes(records: Sequence[Json]) -> bool:
 
 
 def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
-    """Return the rows with the fields of the objects in ``others`` that they reference by id.
+    """Add to each row the fields of the objects in ``others`` that the row references by id; return the rows.
 
-    The result is empty if a row references no object. The column of ids has the same name in both lists, or a name such
-    as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example by the columns
-    ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects.
+    If a row references no object, the result is empty. The column of ids has the same name in both lists, or a name
+    such as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example by the
+    columns ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -482,7 +485,7 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
             columns = [
                 column for column in columns if all(str(row.get(column)) in by_id for row in rows)
             ]
-            # prefer ids that are named after the other list; other ids may have the same numbers by chance
+            # prefer id columns that are named after the other list, because other ids may have equal numbers by chance
             thing = singular(folded(noun.partition(".")[0]))
             columns = [column for column in columns if thing in folded(column).split("_")] or columns
             is_own_id = (
@@ -502,15 +505,15 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    The result is empty if there are no such columns. More than half of the ids need a column, and cells may be empty,
-    because a person may have judged only some of the comparisons.
+    If too few ids have a column of this name, the result is empty: more than half of the ids need a column. A cell of
+    such a column may be empty, because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:
         ids = {*_values(others, key)}
         columns = [name for name in names if name in ids]
         if len(ids) == len(others) and len(columns) > 1 and 2 * len(columns) > len(ids):
-            # if a row holds the answers to all questions, the id of the row is the id of a respondent
+            # if a row of a survey holds the answers to all questions, the id of the row is the id of the respondent
             left = {"respondent_id" if name == key else name: name for name in names if name not in ids}
             return [
                 {
@@ -530,7 +533,7 @@ def _values(rows: Sequence[Json], name: str) -> list[str]:
 
 
 def _names(column: str, key: str, noun: str) -> bool:
-    """Return whether a column may reference the ``key`` of the objects in the list with the name ``noun``."""
+    """Return whether a column may hold ids of the objects in the list ``noun``, which have their ids under ``key``."""
     words, own, thing = folded(column).split("_"), folded(key).split("_"), folded(noun)
     if words == own or (folded(column) in (thing, f"{thing}_id") and own == ["id"]):
         return True
@@ -540,9 +543,10 @@ def _names(column: str, key: str, noun: str) -> bool:
 
 
 def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> Json:
-    """Return a row with the fields of the objects that its columns reference.
+    """Add to a row the fields of the objects that its columns of ids reference; return the row.
 
-    If the row references several objects, the name of the column is put before the names of fields that differ.
+    If the row references several objects, fields that differ between the objects get the name of the id column as a
+    prefix.
     """
     if len(others) == 1:
         ((column, other),) = others.items()
@@ -563,7 +567,7 @@ def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> 
 
 
 def _beside(records: list[Json]) -> list[Json]:
-    """Return one record for every two records that share an id, with the fields of both.
+    """Join the two records of each id to one record with the fields of both records.
 
     The result is empty unless every id belongs to exactly two records.
     """
@@ -591,9 +595,10 @@ def _beside(records: list[Json]) -> list[Json]:
 
 
 def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """Return the records in the lists inside ``records`` if the inner records have ids of other records.
+    """Return the inner records, which are in lists inside ``records``, if the inner records have ids of other records.
 
-    Each inner record gets the fields of its outer record. Without such lists, ``records`` is returned unchanged.
+    Each inner record gets the fields of its outer record. If there are no lists of inner records, ``records`` is
+    returned unchanged.
     """
     for key in records[0]:
         lists = [record.get(key) for record in records]

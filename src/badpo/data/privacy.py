@@ -1,8 +1,8 @@
 """Keyed pseudonyms for annotators.
 
-A hash without a key would not protect a worker id, because somebody could hash every possible id. A pseudonym is
-therefore an HMAC with a secret key that stays on the machine that imports the data. The same key gives the same
-pseudonyms, so tables can still be joined.
+A hash without a key would not protect a worker id, because anybody could hash every possible id. A pseudonym is
+therefore an HMAC with a secret key that stays on the machine that imports the data. The same key always gives the same
+pseudonyms, so tables that were imported with the same key can be joined by annotator.
 """
 
 import base64
@@ -27,15 +27,15 @@ FEWEST_CHARACTERS = 6  # smallest number of different characters in a pseudonym 
 MOST_WORDS = 8  # largest number of words in an id that is searched for inside of texts
 EVERYONE = "everyone"  # the only annotator of a table without an annotator column
 FEWEST_ANNOTATORS = 5  # smallest number of people behind a published figure
-# Largest shares of the votes behind a published figure that may come from one person, and from the
-# FEWEST_ANNOTATORS - 1 people with the most votes together.
+# MOST_OF_ONE is the largest share of the votes behind a published figure that one person may have cast.
+# MOST_OF_FOUR is the largest share that the FEWEST_ANNOTATORS - 1 people with the most votes may have cast together.
 MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
-# Annotators of this class are models and not people: badpo writes their names instead of pseudonyms.
+# Annotators of the class "model" are models and not people, so badpo writes their names instead of pseudonyms.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
-# zeros before a number, and ".0" after a number, which pandas adds to integers in a column with missing values
+# zeros before a number, and the ".0" that pandas appends to integers in a column with missing values
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
-# Short ids such as "7", "p12" and "bob" may mean something else in other columns. Longer ids are always recognised.
+# A short id such as "7", "p12" or "bob" may mean something else in another column. Longer ids are always recognised.
 _SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no e-mail address has more than 320 characters; without this limit a very long id would take very long to match
@@ -51,8 +51,9 @@ def pseudonym(raw_id: str, key: bytes) -> str:
     """Return the pseudonym of an annotator.
 
     A pseudonym consists of ``ann_``, ten base32 characters of HMAC-SHA256(key, id), and four check characters. An id
-    that is already a pseudonym is returned unchanged. Ten characters have 50 bits: the probability that two of 100,000
-    annotators get the same pseudonym is 4e-6, and `pseudonyms` raises an error in this case.
+    that is already a pseudonym is returned unchanged. Ten base32 characters have 50 bits, so the probability that two
+    of 100,000 annotators get the same pseudonym is 4e-6. If two annotators get the same pseudonym, `pseudonyms` raises
+    an error.
 
     Examples
     --------
@@ -69,15 +70,19 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 
 
 def is_pseudonym(text: str) -> bool:
-    """Return whether a text is a pseudonym; one in a million other texts of the same form also passes the check."""
+    """Return whether a text is a pseudonym.
+
+    The check characters of a pseudonym are verified. Among texts of the same form that are not pseudonyms, about one in
+    a million also passes this check.
+    """
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
 
 
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
-    """Return the pseudonym of each of several distinct ids, computed with this machine's key.
+    """Return the pseudonym of each of several distinct ids, computed with this machine's pseudonym key.
 
-    If all ids are pseudonyms already, the key is not needed.
+    If all ids are pseudonyms already, no pseudonym key is needed.
     """
     if all(is_pseudonym(raw_id) for raw_id in raw_ids):
         return list(raw_ids)
@@ -85,20 +90,20 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
     named = [pseudonym(raw_id, key) for raw_id in raw_ids]
     if len(set(named)) < len(named):
         raise ConfigError(
-            f"two annotators get the same pseudonym under this key; set another {KEY_VARIABLE}"
+            f"two annotators get the same pseudonym with the current key; set {KEY_VARIABLE} to another key"
         )
     return named
 
 
 def model_names(raw_ids: Iterable[str]) -> list[str]:
-    """Return the names of models that vote: the id, or a pseudonym if the id looks like the id of a person."""
+    """Return the names of annotators that are models: the id, or a pseudonym if the id looks like a person's id."""
     return [pseudonyms([name])[0] if direct_identifiers([name]) else name for name in raw_ids]
 
 
 def pseudonym_key() -> bytes:
-    """Return the secret key from ``BADPO_PSEUDONYM_KEY`` or from a file in the user's configuration folder.
+    """Return the pseudonym key from ``BADPO_PSEUDONYM_KEY`` or from a file in the user's configuration folder.
 
-    If there is neither, the function creates the file with a random key.
+    If neither the variable nor the file exists, the function creates the file with a random key.
     """
     if known_key() is None:
         path = _key_file()
@@ -108,7 +113,7 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # a link appears with the complete file, and if two processes create a key, the first key is kept
+                # a hard link makes the complete key file appear at once; if two processes create it, the first one wins
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:
@@ -119,10 +124,10 @@ def pseudonym_key() -> bytes:
 
 
 def known_key() -> bytes | None:
-    """Return the secret key, or None if there is no key.
+    """Return the pseudonym key, or None if there is no key.
 
-    Raise `ConfigError` if the key is easy to guess or if other users can read it. Unlike `pseudonym_key`, this function
-    never creates a key: a new key would give other pseudonyms, and could not find the annotators of an older table.
+    Raise `ConfigError` if the key is easy to guess or if other users can read its file. Unlike `pseudonym_key`, this
+    function never creates a key, because a new key would give other pseudonyms than those in existing tables.
     """
     if told := os.environ.get(KEY_VARIABLE):
         return _hard_to_guess(told.encode(), KEY_VARIABLE)
@@ -140,15 +145,15 @@ def known_key() -> bytes | None:
 
 
 def folded_id(raw_id: str) -> str:
-    """Return an id in lower case, without spaces around it and without leading zeros, to compare its spellings."""
+    """Return an id in lower case, without surrounding spaces and leading zeros, to compare spellings of the id."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form
 
 
 def keyed_digest(content: bytes = b"") -> hmac.HMAC:
-    """Return an HMAC-SHA256 with this machine's key, for digests of votes.
+    """Return an HMAC-SHA256 with this machine's pseudonym key, for digests of votes.
 
-    Without the key nobody can check a guess of the votes against the digest.
+    Without the pseudonym key, nobody can compare a guess of the votes with the digest.
     """
     return hmac.new(pseudonym_key(), content, hashlib.sha256)
 
@@ -159,7 +164,7 @@ def key_name() -> str:
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
-    """Return the kinds of directly identifying ids, such as "e-mail addresses", among raw annotator ids."""
+    """Return the kinds of ids among raw annotator ids that identify people directly, such as "e-mail addresses"."""
     return [
         kind
         for kind, form in _DIRECT_IDENTIFIERS.items()
@@ -171,7 +176,7 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     """Return for each cell whether it is a raw id or, if ``inside`` is True, contains one as a separate word.
 
     ``owners`` has the raw id of each row's annotator. Short ids are recognised only if more than 90 % of the cells hold
-    the id of their own row.
+    the id of the annotator in the same row.
 
     Examples
     --------
@@ -186,7 +191,7 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
     told = {own for own in ids if are_own or not _SHORT.fullmatch(own.replace(" ", ""))}
-    # ids are searched by their first words; an id with more words than MOST_WORDS is not searched inside of texts
+    # an id is searched by its first word; if an id has more than MOST_WORDS words, it is not searched inside of texts
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
     def holds(text: str) -> bool:
@@ -209,7 +214,7 @@ def hidden_ids(
 
 
 def _words(text: str) -> str:
-    """Return the words of a text in lower case, in one Unicode form and without leading zeros, separated by spaces."""
+    """Return the words of a text, separated by spaces, in lower case, in Unicode's form NFKC, without leading zeros."""
     return _SIGNS.sub(" ", _ZEROS.sub("", normalize_text(text, "NFKC").casefold())).strip()
 
 
@@ -223,10 +228,10 @@ def is_about_few(n_annotators: int, n_people: int) -> bool:
 
 
 def is_about_single_people(annotators: Collection[str]) -> bool:
-    """Return whether a mean over these annotators reveals too much about individual annotators to be published.
+    """Return whether a mean over ``annotators`` reveals too much about individual annotators to be published.
 
-    This is the case if there are fewer than ``FEWEST_ANNOTATORS`` annotators. The result is False for the annotator
-    ``EVERYONE`` of a table without an annotator column.
+    The result is True if there are fewer than ``FEWEST_ANNOTATORS`` annotators, except for the annotator ``EVERYONE``
+    of a table without an annotator column.
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 
@@ -234,8 +239,8 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
 def is_dominated(n_votes: Iterable[float]) -> bool:
     """Return whether one to four people cast too many of the votes behind a figure, so that it reveals their votes.
 
-    ``n_votes`` has the number of votes of each person. Votes of models do not count, because the figures of models are
-    published and could be subtracted.
+    ``n_votes`` has the number of votes of each person. The votes of models are excluded, because the figures of models
+    are published and could be subtracted from the figure of all annotators.
 
     Examples
     --------
@@ -248,7 +253,7 @@ def is_dominated(n_votes: Iterable[float]) -> bool:
 
 
 def _check(name: str) -> str:
-    """Return four check characters of a name, which can be computed without the key."""
+    """Return the four check characters of a pseudonym; they can be computed without the pseudonym key."""
     return _base32(hashlib.sha256(b"badpo pseudonym " + name.encode()).digest())[:4]
 
 
@@ -259,10 +264,10 @@ def _base32(digest: bytes) -> str:
 def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
     """Return the classes of annotators whose figures must not be published.
 
-    These are the classes with fewer than ``FEWEST_ANNOTATORS`` people. From the figure of all people and the published
-    figures of classes, somebody could compute the figure of the remaining people together: the people in withheld
-    classes and the ``n_others`` people without a class. Larger classes are therefore withheld too, the smallest first,
-    until either nobody or at least ``FEWEST_ANNOTATORS`` people remain.
+    A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. The figure of all people minus the published
+    figures of classes gives the figure of the remaining people, who are in withheld classes or are the ``n_others``
+    people without a class. Larger classes are therefore withheld too, the smallest first, until either no people or at
+    least ``FEWEST_ANNOTATORS`` people remain.
 
     Examples
     --------
@@ -282,13 +287,13 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
 
 
 class Rounded(int):
-    """A count that is rounded to the nearest ten and reported as a rounded count."""
+    """A count that is rounded to the nearest ten; reports show it as a rounded count."""
 
 
 def rounded_count(n: int) -> Rounded | None:
     """Return a count in a form that may be published: rounded to the nearest ten, or None below ``FEWEST_ANNOTATORS``.
 
-    The rounded counts of two tables that differ by one person do not reveal whose votes were removed.
+    If one person's votes are removed from a table, the rounded counts before and after do not reveal this person.
 
     Examples
     --------
@@ -311,12 +316,12 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    # a word is in a dictionary; it is in lower case, in upper case or capitalised
+    # a key that is a single word, in lower case, in upper case or capitalised, can be guessed from a dictionary
     is_word = key.isalpha() and (key[1:].islower() or key.isupper())
     if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or is_word:
         raise ConfigError(
             f"the pseudonym key in {source} has {counted(len(key), 'character')}, {len(set(key))} of them different"
-            f"{', and is one word' * is_word}, so that ids can be guessed; make one of {SHORTEST_KEY} or more, such as "
-            'python -c "import secrets; print(secrets.token_hex(32))"'
+            f"{', and is one word' * is_word}, so that ids can be guessed; create a key of {SHORTEST_KEY} or more "
+            'characters, for example with python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key

@@ -20,8 +20,8 @@ Json = dict[str, Any]  # an object of a JSON file, or a part of one
 LISTED = 5  # number of values that a message lists before "and N more"
 _LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
 _LONGEST_NAME = 200  # comparing two longer words for similarity takes seconds
-# control characters that a terminal would obey; tabs and line feeds are allowed, but not a carriage return, which lets
-# later text overwrite earlier text
+# control characters that a terminal would obey, except tabs and line feeds
+# a carriage return is included, because the text after it would overwrite the text before it
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -71,7 +71,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
-        # labels and column names come from the table: a terminal must not obey control characters in them
+        # a message quotes labels and column names of the table, and a terminal must not obey their control characters
         for name in ("what", "where", "remedy"):
             sentence = written_out(getattr(self, name))
             if len(sentence) > _LONGEST_SENTENCE:
@@ -80,16 +80,16 @@ class Problem:
 
     @property
     def page(self) -> str:
-        """Address of the description of the code in the documentation."""
+        """Path and anchor of the page in the documentation that describes the problem's code."""
         return f"docs/results/codes.md#{self.code.lower()}"
 
     def __str__(self) -> str:
         return self.told(python_options(self.fix))
 
     def told(self, options: str) -> str:
-        """Return the text of the problem, with ``options`` after the remedy.
+        """Return the text of the problem, with ``options`` of `Judgments.read` after the remedy.
 
-        The text of an error does not contain the options: `corrected` adds the options that solve all errors together.
+        The text of an error does not contain ``options``, because `corrected` adds options that solve all errors.
         """
         options *= self.severity != "error"
         lines = [f"{self.code} {self.severity}: {self.what}", f"    where:  {self.where}"]
@@ -103,14 +103,15 @@ def worst_first(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; `problems` and the message have all errors that one pass found.
+    """Error: the data contain errors and cannot be used; `problems` and the message list all errors that were found.
 
     ``fix`` has options of `Judgments.read` with which the same table was read without an error; it is empty if no such
-    options were found. ``shown`` has a few rows as they were read with these options. ``unused`` has columns that may
-    name the annotators, if the table is then read without annotators. If the table does not say which side its labels
-    prefer, ``question`` asks about a row of the table, ``shown`` has rows as they are in the table, and the two
-    ``answers`` belong to ``fix`` and to ``turned``. ``call`` is a function that formats ``fix`` as a Python call or as
-    a command, and ``preparation`` is a command to run first.
+    options were found. ``shown`` has a few rows as they were read with these options. If the table is then read without
+    annotators, ``unused`` has the columns that may name the annotators. If the table does not say which side its labels
+    prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The
+    first of the two ``answers`` to the question corresponds to the options ``fix``, the second to the options
+    ``turned``. ``call`` is a function that formats ``fix`` as a Python call or as a command, and ``preparation`` is a
+    command that must run before this call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -134,9 +135,9 @@ class DataError(ValueError):
 
     @property
     def heading(self) -> str:
-        """First line of the message, above the problems."""
+        """First line of the error's message; the problems follow in the next lines."""
         is_absent = any("there is no such file" in problem.what for problem in self.problems)
-        return "the file is not there:" if is_absent else "the data cannot be used as they are:"
+        return "the file is not there:" if is_absent else "the data contain errors and cannot be used:"
 
     def __str__(self) -> str:
         told = [
@@ -147,7 +148,7 @@ class DataError(ValueError):
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options of `Judgments.read` with the sides in ``winners`` exchanged; empty if there are no winners."""
+    """Exchange the sides in the option ``winners`` of `Judgments.read`; return no options if ``fix`` has no winners."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
     return {**fix, "winners": winners} if winners else {}
@@ -159,19 +160,21 @@ def python_options(fix: Mapping[str, Any]) -> str:
 
 
 def python_call(fix: Mapping[str, Any]) -> str:
-    """Format a call of `Judgments.read` with options that solve the problems; `badpo.audit` has the same options."""
+    """Format a call of `Judgments.read` with the options in ``fix``; `badpo.audit` has the same options."""
     options = dict(fix)
     source = repr(options.pop("source")) if "source" in options else "..."
     return f"Judgments.read({', '.join(filter(None, (source, python_options(options))))})"
 
 
 def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """Return the lines of a message with the call that reads the same table; empty if no such call is known."""
+    """Return lines with a call that reads the same table without errors; return no lines if no such call is known."""
     if not error.fix:
         return []
-    # the preparation is a shell command: it is joined to a shell command by &&, and stands above a Python call
+    # error.preparation is a shell command; && joins it to another shell command, and a Python call gets its own line
     first = error.preparation and error.preparation + (" && " if call is not python_call else "\n    ")
-    told = ["this reads the table, with rows such as:" if error.shown else "this reads the table:"]
+    told = [
+        "this call reads the table with rows such as:" if error.shown else "this call reads the table:"
+    ]
     told = [error.question or told[0], *(f"    {row}" for row in error.shown)]
     if error.question:
         for answer, fix in zip(error.answers, (error.fix, error.turned), strict=True):
@@ -186,14 +189,17 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
 
 
 class ConfigError(ValueError):
-    """A setting, an argument or a combination of them is wrong. The error is raised before any work starts."""
+    """Error: a setting, an argument, or a combination of settings is wrong.
+
+    The error is raised before any work starts.
+    """
 
     def __str__(self) -> str:
-        # the message may quote a file or a command line: a terminal must not obey control characters in the quotation
+        # the message may quote a file or a command line, and a terminal must not obey control characters in the quote
         return written_out(super().__str__())
 
 
-# the types of arguments, with an example of each argument; an argument that is a mapping or a text may also be None
+# types of public functions' arguments, with an example of each; an argument that takes a mapping or text may be None
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (
         Mapping,
@@ -213,7 +219,7 @@ _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
 
 
 def refuse_other_types(**given: Any) -> None:
-    """Raise `ConfigError` if an argument has a wrong type; the message shows a correct example."""
+    """Raise `ConfigError` if an argument of a function has the wrong type; the message shows a correct example."""
     for kind, noun, examples in _TAKEN:
         for name in examples.keys() & given:
             value = given[name]
@@ -228,7 +234,7 @@ def refuse_other_types(**given: Any) -> None:
             is_left_out = value is None and kind in (Mapping, str)
             if is_other or not (is_left_out or isinstance(value, kind)):
                 told = f"{name} takes {noun}, not {type(value).__name__}"
-                # the message does not contain the given value, because the value may be the id of a person
+                # the message does not quote the argument's value, because the value may be the id of a person
                 raise ConfigError(f"{told}: write {name}={examples[name]}")
 
 
@@ -245,7 +251,7 @@ def written_out(text: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return whether a text can be written as UTF-8: a single surrogate, which JSON can contain, has no such form."""
+    r"""Return whether a text can be encoded in UTF-8; a single surrogate, which JSON can contain, cannot be."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -254,15 +260,15 @@ def is_unicode(text: str) -> bool:
 
 
 def lacking(module: str | None) -> str:
-    """Return a message with the installation command of a module that belongs to an extra; empty for other modules."""
+    """Return a message with the command that installs a module of an extra; return "" for any other module."""
     extra = EXTRAS.get((module or "").partition(".")[0])
-    told = f'this needs {module}, which is not installed; in the clone: pip install -c constraints.txt ".[{extra}]"'
+    told = f'{module} is needed but not installed; run in the clone: pip install -c constraints.txt ".[{extra}]"'
     return told if extra else ""
 
 
 @contextmanager
 def telling_what_lacks() -> Iterator[None]:
-    """Add the installation command to the error if the block imports a module of an extra that is not installed."""
+    """Add an installation command to the error if the ``with`` block imports a missing module of an extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -271,7 +277,7 @@ def telling_what_lacks() -> Iterator[None]:
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:
-    """Return a question with the most similar candidate, after a space; empty if no candidate is similar."""
+    """Return ' Did you mean "CANDIDATE"?' with the most similar candidate; return "" if no candidate is similar."""
     if len(word) > _LONGEST_NAME:
         return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
