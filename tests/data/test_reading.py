@@ -54,8 +54,8 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("annotator", 5, {"id": 5, "email": "x@example.org"}, "E112", "a cell is a list or an object"),
         ("annotator_class", 1, ["b"], "E112", "annotator_class: a cell is a list"),
         ("comparison_id", 5, None, "E108", "no comparison_id"),
-        ("comparison_id", 5, "c0", "E116", "stands for other texts"),
-        ("weight", 1, 0.0, "E106", "no number above 0: 8 of 8"),
+        ("comparison_id", 5, "c0", "E116", "comparison_id has other texts"),
+        ("weight", 1, 0.0, "E106", "not a number above 0: 8 of 8"),
         ("shown_first", 1, "lft", "E109", 'unknown shown_first "lft"'),
         ("shown_first", 1, ["b", "a"], "E109", "shown_first: a cell is a list"),
     ],
@@ -112,12 +112,12 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
     [
         (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "above 0: 1 of 8"),
         (TEXT_AND_CHAT, {}, "E105", "text in some rows and chat messages in others"),
-        ([{"topic": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "share no beginning"),
+        ([{"topic": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "do not have the same beginning"),
         (good().iloc[:0], {}, "E104", "the table has no rows"),
         (good().assign(chosen=["a", "b", "b", "b", *"abab"]), {}, "E117", "than winner: 1 of 8 rows"),
         (PAIRS.assign(winner=PAIRS["rejected"]), {}, "E117", "than chosen and rejected: 8 of 8"),
-        (good(), {"winners": {"A": "b", "B": "a"}}, "E107", 'winner "A", "B"; there are "a", "b"'),
-        (PAIRS, {"winners": {"a": "b"}}, "E107", "winners are explained, but chosen and rejected"),
+        (good(), {"winners": {"A": "b", "B": "a"}}, "E107", 'winner "A", "B"; the winners in the table are "a", "b"'),
+        (PAIRS, {"winners": {"a": "b"}}, "E107", "the option winners is given, but"),
         (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names another side"),
         (ANSWERS, {}, "E101", "columns missing: prompt"),
         (
@@ -182,7 +182,7 @@ def test_kept_columns_must_be_free_and_choices_known():
     assert [problem.code for problem in found] == ["E103"] * 3
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
     (finding,) = Judgments.read(good().drop(columns="annotator").assign(person="n")).findings
-    assert finding.code == "N110" and "says who voted, map it: person" in finding.remedy
+    assert finding.code == "N110" and "names the annotators, map it: person" in finding.remedy
     teams = good().assign(annotator=[*"wxyz"] * 2, Team=[*"rbrb"] * 2, Ticket=[*"stuvwxyz"])
     (finding,) = Judgments.read(teams).findings
     assert "not used: Team, Ticket" in finding.what

@@ -75,7 +75,7 @@ EXTRAS = (b"\xff", {1: "a", "b": 2}, pd.Timestamp(0))
 VALUES: list[tuple] = [
     *((read, "", json.loads(NAMED), "half of a surrogate") for read in (Judgments.read, import_votes)),
     *((Judgments.read, "", answered(extra), "E105") for extra in EXTRAS),
-    (partial(Judgments.read, keep=["note"]), "", MODELS, 'column "note" holds values of several kinds'),
+    (partial(Judgments.read, keep=["note"]), "", MODELS, 'column "note" holds values of several types'),
     *((lambda keys: read_recipe(overrides=keys), "", keys, None) for keys in RECIPES),
 ]
 

@@ -1,6 +1,6 @@
 """Turn a table into comparisons and votes.
 
-All rows are checked in one pass. Every row becomes a vote or is counted as left out.
+All rows of the table are checked in one pass. Every row becomes a vote, or is left out and counted.
 """
 
 import hashlib
@@ -114,14 +114,14 @@ _NOT_READ = (
     (
         "W107",
         TEMPLATE_COLUMNS,
-        "columns that change what TRL would train on are not read",
-        "train from the table itself, as badpo train does, or put what they say into the prompt",
+        "columns that change the texts on which TRL trains are not read",
+        "train from the table itself, as badpo train does, or write the content of these columns into the prompt",
     ),
     (
         "W108",
         ("image", "images"),
-        "images are not read, only the texts beside them",
-        "leave the column out where the texts can be judged without them; training refuses images",
+        "badpo reads texts but not images",
+        "leave out the column of images if the texts can be judged without them; training refuses images",
     ),
 )
 _LEFT_OUT = {
@@ -130,11 +130,12 @@ _LEFT_OUT = {
     "repeated vote": "N133",
     "exported twice": "N132",
 }
-# If fewer votes are repeated with the sides exchanged, annotators may have judged the pairs again and not changed their
-# minds. From this number of repeated votes on, the table is taken to be exported twice.
+# If at least FEWEST_COPIES votes are repeated with the sides exchanged, and all agree, the table was exported twice.
+# If fewer votes are repeated, annotators may have judged the pairs again and given the same answers.
 FEWEST_COPIES = 20
-# Two columns of numbers, one for each side, define the meaning of the labels only if the labels agree with them in at
-# least this share of the rows, and if at least this many rows have a label.
+# Two columns of numbers, one for each side, may define the meaning of the labels in a winner column.
+# The labels must agree with the numbers in at least the share _AGREEING of the rows with a label.
+# At least _FEWEST_AGREEING rows must have a label.
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
@@ -142,7 +143,7 @@ def read_votes(source: Any, asked: Json) -> Json:
     """Read the fields of `badpo.data.judgments.Judgments` from a table, except the attribute values.
 
     ``asked`` has the options of `Judgments.read`, and ``pairs``, the pairs of columns that declared attributes read. If
-    the table has errors, a `DataError` lists all of them. If columns have errors, the rows are not checked.
+    the table has errors, a `DataError` lists all errors. If columns are missing or misnamed, the rows are not checked.
     """
     for key, known in CHOICES.items():
         if asked[key] not in known:
@@ -158,11 +159,11 @@ def read_votes(source: Any, asked: Json) -> Json:
 
 
 def _mend(error: DataError, source: Any, asked: Json) -> None:
-    """Add options to an error with which the table can be read.
+    """Add to an error the options with which the table can be read.
 
-    The function tries the options that the problems propose, until the table is read without an error or no proposal is
-    left. If the table is read, the function also adds a few rows to show and, if no column names the annotators, the
-    columns that may name them.
+    The function tries the options that the error's problems propose, until the table is read without an error or no
+    proposal is left. If the table is read, the function also adds a few rows to the error. If no column names the
+    annotators, it adds the columns that may name them.
     """
     told = error
     fix: Json = {}
@@ -196,9 +197,7 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
                     and {*as_ratings(table.frame[number].dropna())} <= {1.0, 0.0}
                 )
                 if number and not which_wins(number) and not is_tick:
-                    told.question = (
-                        f"do higher numbers in {number} mean a better answer? The table does not say:"
-                    )
+                    told.question = f"do higher numbers in {number} mean a better answer? The table does not say this:"
                     told.answers = ("the higher number is better", "the lower number is better")
             return
 
@@ -206,16 +205,17 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
 def _asked_of_labels(
     table: Table, winners: Mapping[str, str]
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
-    """Ask which side the labels prefer: return a question about one row, its two possible answers, and rows to show.
+    """Return a question to the user about the meaning of the labels, two possible answers, and rows to show.
 
-    The first answer agrees with ``winners``, and the second answer is the opposite.
+    The question asks which side one row prefers. The first answer agrees with the meanings in ``winners``, and the
+    second answer contradicts them.
     """
     has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
     of_rows: Objects = np.where(has_texts, as_ids(table.frame["winner"]), np.array(None))
     labels = _Labels.of(of_rows, table, winners)
     known = {label: side for label, (side, _) in zip(labels.distinct, labels.sides, strict=True) if side}
     scale, winner = labels.scale, table.theirs["winner"]
-    # the clearest preferences come first: the ends of the scale, the higher end before the lower end
+    # the labels with the clearest preference come first: labels at the ends of a scale, high before low
     order = sorted(
         known,
         key=lambda label: (
@@ -237,7 +237,7 @@ def _asked_of_labels(
         table.theirs[f"response_{side}"] for side in (known[order[0]], TURNED[known[order[0]]])
     )
     a, b = (table.theirs[side] for side in _A_B)
-    question = f"in {at}, {winner} is {_beginning(order[0])}: does that prefer {a} or {b}? The table does not say:"
+    question = f"in {at}, {winner} is {_beginning(order[0])}: is {a} or {b} better? The table does not say this:"
     return (
         question,
         (f"{own} is better in {at}{meant}", f"{other} is better in {at}{meant}"),
@@ -254,7 +254,7 @@ def _plain(cell: Any) -> str:
 
 
 class _Labels(NamedTuple):
-    """The labels in the winner column of a table, and their meaning."""
+    """The labels in the winner column of a table, and the meaning of each label."""
 
     cells: Objects  # the label of each row, or None if the row has no label or nobody judged the row
     number: Ints  # the index of each row's label in ``distinct``, or -1 if the row has no label
@@ -266,7 +266,7 @@ class _Labels(NamedTuple):
 
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
-        """Interpret the cells of a table's winner column; ``winners`` has the meanings that the user has given."""
+        """Interpret the labels in a table's winner column; ``winners`` has the meanings of labels given by the user."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         is_skipped = {label: label in skips or _is_skipped(label) for label in pd.unique(cells) if label}
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
@@ -275,11 +275,11 @@ class _Labels(NamedTuple):
         stated = {} if winners else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
         columns = [folded(table.theirs[name]) for name in _A_B]
-        # labels that are the ids of the answers are not ratings, even if the ids are numbers
+        # if the labels are the ids of the preferred answers, they are not ratings, even if the ids are numbers
         scale = None
         if not _are_names_of_answers(cells, table.frame):
             scale = scale_of(distinct, told, table.kind == "rating")
-        # with the labels 1 and 2, the label 1 means the first side; with the labels 0 and 1, this is not clear
+        # among the labels 1 and 2, the label 1 means the first side; among the labels 0 and 1, its meaning is unclear
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
@@ -291,7 +291,7 @@ class _Labels(NamedTuple):
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
         ]
         if known and all(mirrored.get(label) == side for label, side in known):
-            # these labels consist of the same words and the name of a side, as labels in other languages do
+            # all labels consist of the same words and the name of a side, so the known labels explain the other labels
             sides = [
                 each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
                 for label, each in zip(distinct, sides, strict=True)
@@ -314,8 +314,8 @@ def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, 
     """Infer the side that each label means from columns of numbers; return the sides and a phrase with the columns.
 
     A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the names of the columns say
-    whether the higher number wins. Both results are empty if no pair agrees with almost all labels, or if two pairs
-    contradict each other.
+    whether the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost
+    all labels, or if two pairs of columns contradict each other.
     """
     n = int(pd.notna(labels).sum())
     found: dict[str, dict[str, str]] = {}
@@ -335,7 +335,7 @@ def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, 
 def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
     """Describe a few of the votes in words, including a vote for each side if both sides have votes.
 
-    If ``table`` is given and has one vote in each row, each description ends with the label of the row.
+    If ``table`` is given and each row is one vote, the description of a vote ends with the label in its row.
     """
     votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
@@ -351,7 +351,7 @@ def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
 
 
 def _read_table(source: Any, asked: Json) -> tuple[Table, Json]:
-    """Read a table; return it with its columns under our names, together with the result of `read_votes`."""
+    """Read a table; return the table with badpo's column names, and the result of `read_votes`."""
     table = recognise(read_table(source, asked["bad_rows"] == "drop"), asked["columns"], asked["layout"])
     return table, _read_rows(table, asked)
 
@@ -379,7 +379,7 @@ def _read_rows(table: Table, asked: Json) -> Json:
         for each in found.problems
     )
     content |= {"dropped": dropped, "findings": tuple(findings)}
-    # problems of the ties are not reported: the list of findings above is complete
+    # `found` no longer reports problems: the list of findings is complete before the rows of ties are processed
     undecided = _content(ties, annotators, texts, carried, found) if len(ties) else None
     return content | {"ties": undecided}
 
@@ -393,8 +393,8 @@ def _content(
 ) -> Json:
     """Return the comparisons, the votes and the annotators of the votes.
 
-    Every vote on a comparison gets the orientation of the first vote: if the two responses are in the other order, the
-    sides are exchanged.
+    The first vote on a comparison defines response a and response b. If another vote on the comparison has the two
+    responses in the other order, its sides are exchanged.
     """
     table = found.table
     number, _ = pd.factorize(votes["comparison"])
@@ -422,7 +422,7 @@ def _content(
     }
 
 
-# Most of the following functions read a part of the table and add columns of numbers and ids to ``rows``.
+# Most of the following functions read some columns of the table and add columns of numbers and ids to ``rows``.
 
 # -- who voted -------------------------------------------------------------------------------------------------
 
@@ -435,9 +435,9 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     if "annotator" not in found.frame:
         like = like_annotators(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
-        remedy = "nothing for a pooled bias; per-annotator bias needs ids"
+        remedy = "nothing for a pooled bias; a bias of each annotator can only be estimated with annotator ids"
         if unused := unused_columns(found.table):
-            remedy += f"; if one of these says who voted, map it: {listed(unused)}"
+            remedy += f"; if one of these columns names the annotators, map it: {listed(unused)}"
         if like:
             remedy = f'map the column; "{like[0]}" looks like it'
         mapped: Json = {"columns": {"annotator": like[0]}} if like else {}
@@ -447,8 +447,8 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
             {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
         )
     remedy = (
-        "fill it in, or read the table without annotators, which keeps all votes; with annotators_missing drop, a flag "
-        "too, these rows are left out"
+        "fill in the annotator, or read the table without annotators, which keeps all votes; the option or flag "
+        "annotators_missing drop leaves out the rows without an annotator"
     ) * (missing == "error")
     # if only a few rows lack an annotator, the proposed correction drops these rows and keeps the annotators
     n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
@@ -475,17 +475,23 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     found.raw_ids = as_objects([*secret, None])[number]
     first = as_objects(first.where(first.notna(), None))
     classes = _without_ids("annotator_class", first, secret, found)
-    # the class stays None if it is not known
+    # if the class of an annotator is not known, it is None
     annotators["annotator_class"] = pd.Series(classes, dtype=object)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
-        found.note("W301", what, "share the imported table, which holds pseudonyms, not this one")
+        found.note(
+            "W301",
+            what,
+            "share only the imported table, which holds pseudonyms, and not the source table",
+        )
     groups = annotators["pseudonym"].groupby([*map(folded_id, raw_ids)], sort=False)
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
         n = counted(len(alike), "group")
         what = f"{n} of annotators whose ids differ only in case, spaces or leading zeros"
         own, where = found.table.theirs["annotator"], found.table.name
-        remedy = f"if they are the same people, write their ids alike before reading: {listed(alike)}"
+        remedy = (
+            f"if each group is one person, write the ids in one form before reading: {listed(alike)}"
+        )
         if where.endswith(".csv"):
             code = (
                 f"import pandas as p; t = p.read_csv({where!r}, dtype=str, sep=None, engine='python'); "
@@ -500,7 +506,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
     """Replace each cell of a column that contains a raw annotator id by a pseudonym; return all cells.
 
-    If there are such cells, all cells of the column become text. Otherwise the cells are returned unchanged.
+    If a cell contains a raw id, all cells of the column become text. Otherwise the cells are returned unchanged.
     """
     texts = as_ids(cells)
     hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in _IDS)
@@ -509,12 +515,12 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
     n_there = int(pd.notna(cells).sum())
     of_all = f"{n:,} of {counted(n_there, 'annotator' if name == 'annotator_class' else 'cell')}"
     if name == "annotator_class" and 2 * n > n_there:
-        what = f"annotator_class is an annotator's id, and a class would be written as it is: {of_all}"
-        remedy = 'leave the column unused; a model that votes has the class "model", and keeps its name'
+        what = f"annotator_class holds annotator ids, and badpo would write them to files without change: {of_all}"
+        remedy = 'leave the column unused; an annotator that is a model needs the class "model" and keeps its name'
         found.note("E118", what, remedy, n, name, fix={"columns": {name: None}})
     else:
         what = f"{name} holds annotator ids: {of_all}; pseudonyms replaced these cells while reading"
-        remedy = 'nothing; a model that votes keeps its name where its annotator_class is "model"'
+        remedy = 'nothing; an annotator that is a model keeps its name if its annotator_class is "model"'
         found.note("W302", what, remedy, n, name)
     return as_objects([hidden.get(text, text) for text in texts])
 
@@ -525,10 +531,10 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
 def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text, Text]:
     """Return the prompt and the two responses of a row, either all as text or all as lists of messages.
 
-    Both given responses must be text, or both must be lists of messages. A given prompt is kept. If there is no prompt,
-    or if the prompt is text and the responses are whole conversations, the shared beginning of the two responses
-    becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks, the prompt ends after the last
-    mark. If the prompt or the responses are lists of messages, the remaining texts become messages too.
+    Both given responses must be text, or both must be lists of messages. If a prompt is given, it is kept. If there is
+    no prompt, or if the prompt is text and the responses are whole conversations, the shared beginning of the two
+    responses becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks, the prompt ends after
+    the last mark. If the prompt or the responses are lists of messages, the remaining texts become messages too.
     """
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
@@ -550,8 +556,8 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 def shared_beginning(first: Text, second: Text) -> int:
     """Return the number of characters or messages in the shared beginning of two responses.
 
-    Neither response becomes empty without the shared beginning. A space at the end of a shared text belongs to the
-    responses and not to the beginning, as in TRL.
+    The shared beginning is never a whole response, so neither response is empty without it. A space at its end belongs
+    to the responses, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -565,8 +571,8 @@ def shared_beginning(first: Text, second: Text) -> int:
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     """Add the columns ``prompt``, ``first`` and ``second`` to ``rows``, and return the distinct texts.
 
-    The columns have the index of each text in the returned array. The index is negative if the row is faulty. The first
-    response is response a or the chosen response.
+    Each column has the index of each row's text in the returned array. If the row has an error, the index is negative.
+    The column ``first`` is for response a or the chosen response.
     """
     has_prompt = "prompt" in found.frame
     sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
@@ -576,21 +582,21 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     faults = as_objects(str(text) if isinstance(text, ValueError) else "" for text in texts)
     remedy = 'give text, or a list of messages with "role" and "content"'
     for name, column in zip(names, codes, strict=True):
-        found.rows("E134", f"no {name}", name, column == -1, "fill it in, or leave the row out")
+        found.rows("E134", f"no {name}", name, column == -1, "fill in the text, or leave out the row")
         for why in filter(None, dict.fromkeys(faults)):
             found.rows("E105", f"{name} cannot be read, {why}", name, (faults == why)[column], remedy)
     is_read = np.array([isinstance(text, (str, list)) for text in texts])
     codes[:, ~is_read[codes].all(axis=0)] = -1
     is_text = np.array([isinstance(text, str) for text in texts])
     mixed = is_text[codes[-2]] != is_text[codes[-1]]
-    what = "one response is text and the other a list of messages"
+    what = "one response is a text and the other response is a list of messages"
     found.rows("E105", what, None, mixed, "give both responses in the same form")
     codes[:, mixed] = -1
     if not has_prompt or (is_read & ~is_text).any():
         texts, codes = _arranged(texts, codes)
         is_text = np.array([isinstance(text, str) for text in texts])[codes[0]]
         if (is_text != (codes[0] >= 0)).any():
-            what = "text in some rows and chat messages in others; text here"
+            what = "some rows hold texts and other rows hold chat messages; the listed rows hold texts"
             found.rows("E105", what, None, is_text, "give all rows in one form")
     contents = (
         "".join(message["content"] for message in text) if isinstance(text, list) else str(text)
@@ -598,16 +604,18 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     )
     blank = np.array([not content.strip() for content in contents])[codes]
     if has_prompt:
-        found.rows("E134", "empty prompt", "prompt", blank[0], "fill it in, or leave the row out")
+        found.rows(
+            "E134", "empty prompt", "prompt", blank[0], "fill in the prompt, or leave out the row"
+        )
     else:
-        what = f"no prompt, and {sides[0]} and {sides[1]} share no beginning"
+        what = f"there is no prompt, and {sides[0]} and {sides[1]} do not have the same beginning"
         others = [name for name in found.frame if name not in KNOWN and holds_texts(found.frame[name])]
         fix = {"columns": {"prompt": others[0]}} if len(others) == 1 else None
         found.rows("E134", what, None, blank[0], "map the column of prompts", fix)
     for name, is_blank in zip(sides, blank[1:], strict=True):
-        remedy = "check the export; kept, since saying nothing can be an answer"
+        remedy = "check the export; the votes are kept, because an empty response can be an answer"
         found.rows("W134", f"empty response ({name})", name, is_blank, remedy)
-    # a row with this error is not reported again because its texts differ from the texts of its comparison
+    # mark rows without a prompt as faulty, so that differing texts of their comparison are not a second error
     codes[0, blank[0]] = -1
     rows[["prompt", "first", "second"]] = codes.T
     return texts
@@ -626,26 +634,28 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
-    """Add to ``rows`` the number of each pair of texts, the number of each comparison, and the ids of the table."""
+    """Add the numbers of the pair of texts and of the comparison, and the ids in the table, to ``rows``."""
     low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
     for name in ("judgment_id", "comparison_id", "prompt_id"):
         if name in found.frame:
-            remedy, fix = "fill it in, or leave the column out", {"columns": {name: None}}
+            remedy, fix = "fill in the ids, or leave out the column", {"columns": {name: None}}
             ids = found.ids(name, "E108", remedy, fix)
             ids = _without_ids(name, ids, found.raw_ids, found) if name in _IDS else ids
             rows[name] = pd.Series(ids, dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
-        what, fix = "the judgment_id stands in more than one row", {"columns": {"judgment_id": None}}
+        what, fix = "the same judgment_id is in several rows", {"columns": {"judgment_id": None}}
         found.rows("E132", what, "judgment_id", twice, "keep one row for each judgment", fix)
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         known = rows["pair"].where((rows["pair"] >= 0) & (rows["comparison"] >= 0))
         first = known.groupby(rows["comparison"]).transform("first")
-        what = "the comparison_id stands for other texts in an earlier row"
-        remedy = "give each pair of responses an id of its own, or leave ids out"
+        what = "the same comparison_id has other texts in an earlier row"
+        remedy = (
+            "give each pair of responses its own comparison_id, or leave out the column comparison_id"
+        )
         is_other = known.notna() & (known != first)
         found.rows("E116", what, "comparison_id", is_other, remedy, {"columns": {"comparison_id": None}})
 
@@ -654,19 +664,24 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
 
 
 def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> None:
-    """Add to ``rows`` the ``sign``, the ``weight`` and the side ``shown`` first (0 if the table does not say it)."""
+    """Add the columns ``sign``, ``weight`` and ``shown`` to ``rows``.
+
+    ``shown`` is the sign of the side that was shown first, or 0 if the table does not record this.
+    """
     rows["sign"], rows["weight"] = 1, 1.0
     if found.table.kind != "chosen_rejected":
         rows["sign"] = _winners(rows, winners, texts, found)
     elif winners:
-        what = "winners are explained, but chosen and rejected say who won"
-        remedy = "leave the explanation out; where the two are reversed, exchange the columns"
+        what = "the option winners is given, but the table has columns chosen and rejected instead of labels"
+        remedy = (
+            "leave out the option winners; if chosen and rejected are reversed, exchange the columns"
+        )
         found.note("E107", what, remedy)
     if "weight" in found.frame:
         rows["weight"] = weight = as_numbers(found.frame["weight"])
         wrong = ~(np.isfinite(weight) & (weight > 0))
-        remedy = "give a positive number, or leave the row out"
-        found.rows("E106", "the weight is no number above 0", "weight", wrong, remedy)
+        remedy = "write a positive weight, or leave out the row"
+        found.rows("E106", "the weight is not a number above 0", "weight", wrong, remedy)
     rows["shown"] = _shown_first(found)
     _said_otherwise(rows, texts, found)
 
@@ -674,26 +689,27 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
     """Compare the votes with other columns that may name the winner.
 
-    These are the column ``winner`` of a table with chosen and rejected responses, and the columns ``chosen`` and
-    ``rejected`` of a table with winners. If such a column contradicts a vote, the row is reported as an error. If no
-    cell of the column names a side, a notice says that the column is not read.
+    A table with chosen and rejected responses may also have a column ``winner``, and a table with winners may also have
+    columns ``chosen`` and ``rejected``. If such a column contradicts a vote, the row is reported as an error. If no
+    cell of the additional column names a side, a notice says that the column is not read.
     """
     is_chosen = found.table.kind == "chosen_rejected"
     for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
         if name not in found.frame:
             continue
         labels = found.frame[name].to_numpy(dtype=object)
-        # in a table of chosen and rejected responses the labels a and b have no meaning; numbers may count from 0
+        # in a table of chosen and rejected responses, the labels a and b have no meaning
+        # labels that are numbers are not read, because they may count from 0 or from 1
         words = [] if is_chosen else few_labels(found.frame[name])
         known = {one: side[0] for one in words if math.isnan(number_of(one)) and (side := side_of(one))}
         said = as_objects([""] * len(labels))
-        # if the answers themselves are "A" and "B", the labels are the texts of the answers
+        # compare the labels with the answers first: if the two answers are the texts "A" and "B", so are the labels
         _by_row(labels, said, rows, texts, found)
         words = [known.get(cell, "") if isinstance(cell, str) else "" for cell in labels]
         said = np.where(said == "", as_objects(words), said)
         signs = pd.Series(said).map({**_WINNERS, "": 0}).to_numpy() * sign
         read = "chosen and rejected" if is_chosen else "winner"
-        remedy, fix = "leave the column that is wrong unused", {"columns": {name: None}}
+        remedy, fix = "leave the wrong one of the columns unused", {"columns": {name: None}}
         wrong = signs * rows["sign"].to_numpy() < 0
         found.rows("E117", f"{name} names another side than {read}", name, wrong, remedy, fix)
         if not signs.any():
@@ -721,20 +737,20 @@ def _shown_first(found: Findings) -> Ints:
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
     """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
-    A label has the meaning that the user gave. Otherwise a label can name a side, a column of the responses, or the
-    preferred text or model of its row. If the labels do not match the names of the columns, a notice reports how they
-    were read. Unknown labels, which could mean either side, are reported as an error.
+    If the user gave a meaning of a label, the label has this meaning. Otherwise a label can name a side, a column of
+    responses, or the preferred text or model of its row. If the labels do not match the names of the columns of
+    responses, a notice reports how the labels were read. Unknown labels, which could mean either side, are an error.
     """
     written = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
     labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
         written, found.table, winners
     )
     found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
-    # if the table has no label for which the user gave a meaning, this is an error, except if all meanings are ties
+    # it is an error if no row has a label from the option winners, except if all of these labels mean ties
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
         named = _quoted([*map(str, winners)], hidden)
-        what = f"no row has the winner {named}; there are {_quoted(distinct, hidden)}"
+        what = f"no row has the winner {named}; the winners in the table are {_quoted(distinct, hidden)}"
         found.note("E107", what, "write labels as the table has them", column="winner")
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
@@ -756,7 +772,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         told: Mapping[str, str] = by_order
         remedy = "where the other answer was preferred"
         if scale and scale.high:
-            what = f"{on_scale}: a high one prefers {scale.high}{', ' * bool(stated_by)}{stated_by}"
+            what = f"{on_scale}: a high rating prefers {scale.high}{', ' * bool(stated_by)}{stated_by}"
             told, remedy = stated, "strength goes along with the votes" + f"; {remedy}" * bool(stated)
         turned = {label: TURNED[side] for label, side in told.items()}
         found.note(
@@ -773,12 +789,12 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     are_ratings = scale is not None and scale.end <= _LARGEST_RATING
     if len(unknown) > len(voters) > 0 and all(are_sides) and not are_ratings:
         # the labels in the winner column are ids of people
-        what = 'the column "annotator" says who won; the labels of "winner" are not shown, as they may be ids'
+        what = 'the column "annotator" names the winners; the labels in "winner" are not shown, as they may be ids'
         turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
     elif fix := {} if hidden else proposed(counts, {*side} - {""}, scale):
-        # this error concerns all rows: no row is marked as a bad row
+        # the meaning of labels concerns all rows, so the option bad_rows=drop must not drop single rows
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
         remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
@@ -810,7 +826,7 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
         return told
     yes, no = told["high"], TURNED[told["high"]]
     if grades := graded(labels):
-        # the labels are degrees of agreement with a statement such as "A is better than B"
+        # a label is a degree of agreement with a statement such as "A is better than B" in the name of the column
         return {
             label: yes if grade > 0 else no if grade < 0 else "tie" for label, grade in grades.items()
         }
@@ -823,17 +839,17 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
     yes_or_no = {label: side for label, side in zip(labels, sides, strict=True) if side}
     if len(yes_or_no) == len({*labels}):
         return yes_or_no
-    # if a question has the two answers 1 and 2, then 1 may mean yes and 2 may mean no
+    # if the only labels are 1 and 2, then 1 may mean yes and 2 may mean no, so 2 is not read as the high end of a scale
     return told if {*numbers} != {1.0, 2.0} else {}
 
 
 def _quoted(labels: Sequence[str], hidden: Mapping[str, str]) -> str:
-    """Format labels in quotes; a label with the id of an annotator is replaced by a pseudonym."""
+    """Format labels in quotes; if a label contains the id of an annotator, a pseudonym replaces the label."""
     return listed([f'"{hidden.get(label, label)[:_SHOWN_CHARACTERS]}"' for label in labels])
 
 
 def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
-    """Fill in the ``side`` of each label that is the preferred text or the preferred model of its row."""
+    """Set ``side`` in each row whose label is the text of the preferred response or the name of its model."""
     open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
     pairs = [[texts[rows[name]] for name in ("first", "second")]]
     if found.table.kind != "chosen_rejected":
@@ -842,7 +858,7 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
         ]
     for cells in pairs:
         for row in open_rows:
-            # a label or a cell that is not text matches neither side
+            # a label that is not a text matches neither of the two responses
             is_first, is_second = (
                 isinstance(labels[row], str)
                 and isinstance(column[row], str)
@@ -863,10 +879,10 @@ def _beginning(text: str) -> str:
 
 
 def _not_used(found: Findings, told: set[str]) -> None:
-    """Report the columns that are not used.
+    """Report the columns of the table that are not used.
 
-    They are reported if one of them may hold groups of annotators, or if the table has annotators and some columns were
-    recognised automatically.
+    Unused columns are reported if one of them may hold groups of annotators, or if the table has annotators and badpo
+    recognised some columns automatically.
     """
     frame, theirs = found.table.frame, {*found.table.theirs}
     known = theirs | told | {*itertools.chain(*(names for _, names, *_ in _NOT_READ))}
@@ -887,10 +903,10 @@ def _carried(
 ) -> dict[str, tuple[Objects, Objects]]:
     """Return the cells of each carried column, and the cells that replace them in rows with exchanged sides.
 
-    A pair of number columns for the two sides, such as ``score_a`` and ``score_b``, is always carried. Its cells become
-    numbers, unless ``keep`` names one of the two columns. The columns ``model_a`` and ``model_b``, which name the
-    authors of the responses, are carried if every row has both. Any other column is carried only if ``keep`` names it,
-    because a free column may reveal who an annotator is.
+    A carried column stays in the judgments. A pair of number columns for the two sides, such as ``score_a`` and
+    ``score_b``, is always carried. The cells of such a pair become numbers, unless ``keep`` names one of the two
+    columns. The columns ``model_a`` and ``model_b``, which name the authors of the responses, are carried if every row
+    names both models. Any other column is carried only if ``keep`` names it, because it may identify annotators.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
     sides = side_pairs(frame)
@@ -905,7 +921,7 @@ def _carried(
         else:
             hint = did_you_mean(name, [*frame])
             found.note("E128", f"{what} is not a free column of the table.{hint}", remedy)
-    # a column that an attribute reads is read as numbers, even if ``keep`` names the column
+    # if an attribute reads a column, the column is read as numbers, even if ``keep`` names the column
     as_written = {*keep}.difference(columns)
     for pair in sides.items():
         numbers = {name: as_numbers(frame[name]) for name in pair}
@@ -932,14 +948,14 @@ def _carried(
 
 
 def _fault(name: str, frame: pd.DataFrame) -> str:
-    """Return the reason why a column cannot be carried, in words; the text is empty if the column can be carried."""
+    """Return the reason why a column cannot be carried along with the votes; "" if the column can be carried."""
     if name not in frame:
         return "is not a free column of the table"
     try:
         frame[name].nunique()
         pa.array(frame[name], from_pandas=True)
     except (TypeError, pa.ArrowException, OverflowError, UnicodeError):
-        return "holds values of several kinds, or it holds lists or objects"
+        return "holds values of several types, or it holds lists or objects"
     return ""
 
 
@@ -951,7 +967,7 @@ def _votes(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the rows that are votes, the rows that are ties, and the counts of the rows that are left out.
 
-    The counts are by reason and annotator.
+    Rows that are left out are counted by reason and annotator.
     """
     has_identities, earlier = "annotator" in found.frame, found.table.dropped
     reason = pd.Series(None, index=rows.index, dtype=object)
@@ -959,7 +975,7 @@ def _votes(
     reason[rows["annotator"] < 0] = "no annotator"
     is_bad = ~pd.isna(found.bad)
     reason[is_bad] = found.bad[is_bad]
-    # signs in one fixed order of the two texts, independent of the order in the row
+    # compute the sign of each vote for a fixed order of the two texts, because rows may have them in either order
     order = np.where(rows["first"] <= rows["second"], 1, -1)
     rows = rows.assign(order=order, said=rows["sign"] * order, seen=rows["shown"] * order)
     if has_identities:
@@ -990,10 +1006,10 @@ def _votes(
 def _exported_twice(rows: pd.DataFrame) -> pd.Index:
     """Return the rows that repeat a vote of the same annotator on the same texts with the two sides exchanged.
 
-    Annotators who judge a pair again sometimes change their minds, and models do this even more often. If there are at
-    least ``FEWEST_COPIES`` such rows and all of them agree with the annotator's first vote, the table was exported
-    twice. Otherwise the result is empty. Comparison ids play no role. A row in which the other text was shown first is
-    a separate judgment and not a copy.
+    Annotators who judge a pair again sometimes change their minds, and models do this even more often. If at least
+    ``FEWEST_COPIES`` rows repeat a vote and all of these rows agree with the annotator's first vote, the table was
+    exported twice. Otherwise the result is empty. Comparison ids are ignored. If the other text was shown first in a
+    row, the row is a separate judgment and not a copy.
     """
     votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
     first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
@@ -1003,10 +1019,10 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
 
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
-    """Return the rows to leave out because the same annotator votes on the comparison again later.
+    """Return the rows to leave out because the same annotator votes on the comparison again in a later row.
 
-    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. Two votes of an
-    annotator are not repeated votes if another side was shown first: both are kept.
+    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. If another side was
+    shown first, a second vote of an annotator is not a repeated vote, and both votes are kept.
     """
     same = rows[["annotator", "comparison", "seen"]]
     again = same.duplicated()
@@ -1020,8 +1036,8 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
             f"disagree with themselves); {then}"
         )
         remedy = (
-            "of votes that saw the two sides in either order keep all, and say in shown_first which was first; "
-            "otherwise the last vote alone can be kept"
+            "if the annotator saw the two responses in both orders, keep all votes and give a column shown_first; "
+            "otherwise you can keep only the last vote"
         )
         found.note("W133", what, remedy, n, rows=rows.index[again], fix={"repeated": "last"})
     return rows.index[same.duplicated(keep="last") & (repeated == "last")]
@@ -1030,9 +1046,9 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
 def _comparisons(
     votes: pd.DataFrame, firsts: pd.DataFrame, texts: Objects, found: Findings
 ) -> pd.DataFrame:
-    """Return the table of comparisons, built from the first vote on each comparison.
+    """Return the table of comparisons, which is made from the first vote on each comparison.
 
-    If the table has no comparison ids or prompt ids, the ids are hashes of the texts.
+    If the source has no comparison ids or no prompt ids, these ids are hashes of the texts.
     """
     n_merged = len(votes) - len(firsts)
     if "comparison_id" not in votes and n_merged:
@@ -1043,14 +1059,12 @@ def _comparisons(
         found.note("N138", what, "a column comparison_id would decide instead", n_merged)
     turned = votes.index[votes["turn"] < 0]
     if n := len(turned):
-        what = f"{counted(n, 'judgment')} with the two responses the other way round"
-        remedy = "they were turned, and with them which side was shown first"
+        what = f"{counted(n, 'judgment')} with the two responses in the other order"
+        remedy = "nothing: badpo exchanged the two sides in these rows, including the side that was shown first"
         found.note("N118", what, remedy, n, rows=turned)
     if n := len(firsts) - firsts["pair"].nunique():
-        what = f"{counted(n, 'comparison')} with the prompt and texts of another id; they stay apart"
-        remedy = (
-            "leave ids out to merge them; where the very same votes stand twice, keep the last alone too"
-        )
+        what = f"{counted(n, 'comparison')} with the same texts as a comparison with another id; they stay separate"
+        remedy = "leave out the ids to merge the comparisons; if the votes are the same too, keep only the last votes"
         fix = {"columns": {"comparison_id": None}}
         found.note("N139", what, remedy, n, "comparison_id", fix=fix)
     same = firsts[firsts["first"] == firsts["second"]]
@@ -1080,12 +1094,12 @@ def _digest(prefix: str, *values: Any) -> str:
 
 
 def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
-    """Return the table with placeholder texts of the lengths in two columns, and the command that writes this table."""
+    """Return the table with placeholder texts of the lengths in two columns, and the command that writes the table."""
     table = reshape(with_legends(flatten(table))[0], pair)
     lengths = [as_numbers(table.frame[name]) for name in pair]
     sides = ("chosen", "rejected") if pair in columns_of_outcomes(pair) else PAIR[1:]
     texts = [as_objects("word " * int(n) for n in np.nan_to_num(of)) for of in lengths]
-    # the prompt has the two lengths in ascending order, so that all votes on a pair have the same prompt
+    # the text of the prompt has the two lengths in ascending order, so that all votes on a pair have the same prompt
     prompts = as_objects("lengths {:g}, {:g}".format(*sorted(of)) for of in zip(*lengths, strict=True))
     new = dict(zip(sides, texts, strict=True))
     made = replace(table, frame=table.frame.assign(prompt=prompts, **new), notes=())
@@ -1094,5 +1108,5 @@ def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
 
 
 def write_texts(path: str, pair: tuple[str, str]) -> None:
-    """Write the table to ``with_lengths.csv``, with placeholder texts of the lengths in two of its columns."""
+    """Write a table to ``with_lengths.csv``, with placeholder texts of the lengths in two of the table's columns."""
     with_texts(read_table(path), pair)[0].frame.to_csv("with_lengths.csv", index=False)
