@@ -201,7 +201,7 @@ num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the pr
 accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
 trust_remote_code: true -> E205 a file cannot allow remote code; give `--trust-remote-code` yourself
 model_init_kwargs: {token: hf_x} -> E205 model_init_kwargs: ... is refused:
-hub_token: hf_secret -> E205 a file must not contain a token; use the option `--hub_token`
+hub_token: hf_secret -> E205 a recipe must not contain a token; use the option `--hub_token`
 loss_type: aot -> E205 loss_type: aot is refused:
 warm_start: never -> E202 bias.warm_start is 'never':
 warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps set the same

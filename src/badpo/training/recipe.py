@@ -1,10 +1,10 @@
-"""A training run as a YAML file: TRL's flat keys, blocks of badpo, and the paper's values as presets.
+"""Recipes: YAML files that define a training run by TRL's keys, blocks of badpo, and presets with the paper's values.
 
-Reading a recipe loads no torch, so that a misspelt key is reported at once. One `ConfigError` reports all errors of a
-file, each with its line.
+badpo reads a recipe without loading torch, so that it reports a misspelt key at once. One `ConfigError` reports all
+errors of a recipe file, each with its line.
 """
 
-# pydantic makes a class from the list of TRL's keys, which mypy cannot follow
+# pydantic creates a class from the list of TRL's keys at run time, which mypy cannot analyze
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
     from badpo.training.config import BADPOConfig
 
-# A block of a recipe as it is written in YAML, or all keys of a recipe.
+# Keys and values of a whole recipe, or of one block of a recipe, as in YAML.
 Keys = Json
 
 
 def _refuse_bool(value: object) -> object:
-    # pydantic and Python would treat True as the number 1
+    # like Python, pydantic would accept True as the number 1
     if isinstance(value, bool):
         raise ValueError("true and false are not numbers")
     return value
@@ -74,7 +74,7 @@ def _check_objective(block: object, further: Sequence[str] = ()) -> Mapping[str,
 
 
 def _parse_baselines(value: object) -> list[Mapping[str, object]]:
-    """Parse a list of objectives, which are names or blocks; true means DPO and its placebo."""
+    """Parse the key ``compare``, which lists objectives as names or blocks; true means DPO and its placebo."""
     if isinstance(value, bool):
         value = [DPO, PLACEBO] if value else []
     entries = value if isinstance(value, list) else [value]
@@ -86,7 +86,7 @@ def _parse_baselines(value: object) -> list[Mapping[str, object]]:
 
 
 class Block(BaseModel):
-    """A set of keys of a recipe; an unknown key is an error."""
+    """Base class for the blocks of a recipe, in which an unknown key is an error."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, coerce_numbers_to_str=True, protected_namespaces=()
@@ -94,9 +94,9 @@ class Block(BaseModel):
 
 
 class BiasBlock(Block):
-    """Settings of the bias term: its parts, the rule that moves theta, and annotators whose theta is held at zero.
+    """Recipe block for the bias term, with its variant, the update rule of theta, and the gold annotators.
 
-    The aliases are the names of the settings in `BADPOConfig`.
+    The alias of each field is the name of the setting in `BADPOConfig`.
     """
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
@@ -110,14 +110,15 @@ class BiasBlock(Block):
     @field_validator("gold_annotators", mode="before")
     @classmethod
     def _replace_ids(cls, names: object) -> object:
-        # a recipe is stored with its run and must not contain raw ids; YAML reads some ids as numbers
+        # a recipe is stored with its run, so pseudonyms replace the raw ids, which YAML may read as numbers
         return pseudonyms([str(name) for name in names]) if isinstance(names, list | tuple) else names
 
 
 class ReferenceBlock(Block):
-    """The reference: the model itself, or the model after a supervised stage on the majority-chosen responses.
+    """Recipe block for the reference: the start model, or this model after supervised fine-tuning on majority choices.
 
-    A positive ``max_steps`` replaces ``num_train_epochs``. The default batch size is that of the preference stage.
+    A positive ``max_steps`` replaces ``num_train_epochs``. By default, the supervised stage has the batch size of the
+    preference stage.
     """
 
     sft: bool = False
@@ -128,7 +129,7 @@ class ReferenceBlock(Block):
 
 
 class ModelChoice(Block):
-    """The model and its adapter, with TRL's names and defaults."""
+    """Keys of a recipe for the model and its adapter, with the names and defaults of TRL."""
 
     model_name_or_path: str
     model_revision: str = "main"
@@ -150,7 +151,7 @@ class ModelChoice(Block):
         }
 
     def peft_config(self) -> LoraConfig | None:
-        """Configuration of the LoRA adapter; None if all weights are trained."""
+        """Return the configuration of the LoRA adapter; None if all weights of the model are trained."""
         if not self.use_peft:
             return None
         from peft import LoraConfig
@@ -187,7 +188,7 @@ class DataChoice(Block):
     layout: str | None = None
 
     def source(self) -> Any:
-        """Source for `Judgments.read`: a path, or a split of a data set on the Hub such as ``allenai/multipref``."""
+        """Return the source for `Judgments.read`, a path or a split of a Hub data set such as ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if is_hub_name(path):
             return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
@@ -234,7 +235,7 @@ class _RecipeKeys(ModelChoice, DataChoice, _TrlKeys):
         return attributes
 
 
-# Values of keys that neither the file nor a preset sets.
+# Values of recipe keys that neither the recipe file nor its preset sets.
 _DEFAULTS: Keys = {
     "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
     "columns": {},
@@ -242,14 +243,14 @@ _DEFAULTS: Keys = {
     "reference": {},
     "attributes": [],
 }
-# Names in `BADPOConfig` of keys that a recipe has in a block.
+# Arguments of `BADPOConfig` that a recipe sets in a block, with the block and the key.
 _KEYS_IN_BLOCKS = {
     "warm_start": "bias.warm_start",
     "bias_learning_rate": "bias.learning_rate",
     "bias_fit": "bias.fit",
     "gold_annotators": "bias.gold_annotators",
 }
-# If a block is written as a text, the text is the value of this key.
+# If a recipe contains a text instead of a block, the text is the value of this key of the block.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
     {
@@ -261,7 +262,7 @@ _KNOWN_KEYS = sorted(
         "preset",
     }
 )
-# Short names that people try for a key of a recipe, such as an option of another command.
+# Wrong names that users may try for a key of a recipe, such as an option of another command.
 _SHORT_NAMES = {
     **dict.fromkeys(("model", "base_model", "policy"), "model_name_or_path"),
     **dict.fromkeys(("data", "dataset", "votes", "table", "train_file"), "dataset_name"),
@@ -275,7 +276,7 @@ _SHORT_NAMES = {
 }
 # Descriptions of the keys without a default.
 _REQUIRED = {
-    "model_name_or_path": "the model to train, a folder or a name on the Hub",
+    "model_name_or_path": "the model to train, which is a folder or a name on the Hub",
     "dataset_name": "the table of judgments",
 }
 
@@ -302,7 +303,7 @@ class Recipe:
 
     @property
     def baselines(self) -> list[Recipe]:
-        """Recipes for comparison: each has an objective without theta, and all other settings are the same."""
+        """Recipes of the baselines, which have an objective without theta and otherwise the same settings."""
         dropped = ("compare", "objective", "push_to_hub")
         keys = {name: value for name, value in self.keys.items() if name not in dropped}
         keys["bias"] = {"variant": "none"}
@@ -325,10 +326,10 @@ def read_recipe(
     """Read a recipe from a YAML file and replace individual keys.
 
     The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and optionally
-    ``preset``, whose values the file replaces. In the ``config.yaml`` of a run folder, paths are relative to this
-    folder. ``overrides`` replace keys like options of the command line; a key with a dot sets a key of a block. One
-    `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. A file cannot allow remote
-    code; only the caller can.
+    the key ``preset``. Keys in the file override the values of the preset. In the ``config.yaml`` of a run folder,
+    paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a dot
+    sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. Only
+    the caller, not a recipe file, can allow a model to run its own code.
 
     Examples
     --------
@@ -376,7 +377,7 @@ class _RecipeChecker:
         self._overrides = overrides
 
     def check(self) -> _RecipeKeys:
-        """Return the checked keys; raise one `ConfigError` with all errors."""
+        """Return the checked keys of the recipe; raise one `ConfigError` that lists all errors."""
         try:
             keys = _RecipeKeys.model_validate(self._merge_keys())
         except ValidationError as error:
@@ -406,19 +407,19 @@ class _RecipeChecker:
             del keys["loss_type"]
         effective = {key: value for key, value in keys.items() if self._has_effect(key, value)}
         merged = _merge_layers(PRESETS.get(str(preset), {}), effective)
-        # a key without a value unsets the key of the preset; only for max_length, no value is a value
+        # a key without a value removes the value of the preset; only for max_length, an empty value means no limit
         set_keys = {
             key: value for key, value in merged.items() if value is not None or key == "max_length"
         }
         return _DEFAULTS | set_keys
 
     def _has_effect(self, key: str, value: object) -> bool:
-        """Whether a key is one of badpo or has the same effect as in TRL; report any other key."""
+        """Whether badpo uses a key of the recipe; report a key that has no effect or is refused."""
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
             self.notices.append(Problem("N204", what, self._locate((key,)), "nothing to do"))
         elif key == "hub_token" and value and key not in self._overrides:
-            what = "a file must not contain a token; use the option `--hub_token`, or log in with `hf auth login`"
+            what = "a recipe must not contain a token; use the option `--hub_token`, or log in with `hf auth login`"
             self._add_error("E205", (key,), what)
         elif reason := refusal(key, value):
             self._add_error("E205", (key,), reason)
@@ -444,14 +445,14 @@ class _RecipeChecker:
             self._add_error("E202", place, what)
 
     def _add_missing_key(self, key: str) -> None:
-        """Report a missing key, unless the report of an unknown key already suggests the missing one."""
+        """Report a missing key, unless the error about an unknown key already suggests the missing key."""
         if any(_SHORT_NAMES.get(name) == key for name in (*self._overrides, *self._file.values)):
             return
         name = key if self._file.name else f"--{key}"
         self._add_error("E206", (key,), f"{name} is missing: {_REQUIRED[key]}")
 
     def _add_unknown_key(self, place: tuple[str, ...], keys_of_block: list[str]) -> None:
-        """Report an unknown key or option with the name that was probably meant."""
+        """Report an unknown key or option, and suggest the name that the user probably meant."""
         *outer, key = place
         meant = "" if outer else _SHORT_NAMES.get(key, "")
         if meant:
@@ -465,7 +466,7 @@ class _RecipeChecker:
         self._errors.append(f"{code} {self._locate(place)}: {what}")
 
     def _locate(self, place: tuple[str, ...]) -> str:
-        """Option or line of a file that sets the key at a place, or the innermost block around the key."""
+        """Return the option or the line of the file that sets a key, or the innermost block around the key."""
         for length in range(len(place), 0, -1):
             dotted = ".".join(place[:length])
             flat = next((name for name, inner in _KEYS_IN_BLOCKS.items() if inner == dotted), dotted)
@@ -478,10 +479,10 @@ class _RecipeChecker:
 
 
 def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
-    """Merge keys; ``upper`` replaces ``lower``. A key with a dot belongs to a block, and blocks are merged."""
+    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a block, and equal blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:
-        # YAML may read a key as a number; as a text it is an unknown key
+        # YAML may read a key as a number; after the conversion to text, badpo reports it as an unknown key
         name, _, inner = _KEYS_IN_BLOCKS.get(str(key), str(key)).partition(".")
         if inner or (name in _MAIN_KEYS and isinstance(value, str)):
             value = {inner or _MAIN_KEYS[name]: value}
@@ -492,7 +493,7 @@ def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
 
 # -- recipes of run folders --------------------------------------------------------------------------------------
 
-# Keys whose values may be paths; a run folder stores these paths relative to itself.
+# Recipe keys whose values may be paths; in a run folder, these paths are relative to the folder.
 PATHS = (
     "model_name_or_path",
     "dataset_name",
@@ -503,7 +504,7 @@ PATHS = (
     "fsdp_config",
     "accelerator_config",
 )
-# Keys that are read from a run of another machine: numbers and column names, but no path and no code.
+# Recipe keys that badpo reads from a run of another machine, because they contain neither paths nor code.
 _TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
@@ -515,7 +516,7 @@ _SOURCE_OPTIONS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 @dataclass(frozen=True)
 class RunSources:
-    """Start model and table of a run that the caller names; they replace those of the run's recipe."""
+    """Start model and table that the caller names, which replace the model and the table in the recipe of a run."""
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None
@@ -528,7 +529,7 @@ NO_SOURCES = RunSources()
 
 
 def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
-    """Read the recipe of a finished run; paths relative to its folder become relative to the current folder."""
+    """Read the recipe of a finished run, and make the paths in it relative to the current folder."""
     named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
     file = _resolve_paths(read_yaml(folder / RUN_RECIPE), folder)
     values = dict(file.values)
@@ -536,9 +537,9 @@ def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
         missing = [option for name, option in _SOURCE_OPTIONS.items() if name not in named]
         if missing:
             raise ConfigError(
-                f"{folder} was made with another pseudonym key ({KEY_VARIABLE}), so that its {RUN_RECIPE} is not "
-                f"trusted: it can name any model, table and folder. Add {' and '.join(missing)}, or add --trust-run if "
-                "you know who made the run"
+                f"{folder} was made with another pseudonym key ({KEY_VARIABLE}), so badpo does not trust its "
+                f"{RUN_RECIPE}, which can name any model, table and folder. Add {' and '.join(missing)}, or add "
+                "--trust-run if you know who made the run"
             )
         values = {name: values[name] for name in _TRUSTED_KEYS if name in values}
         values["output_dir"] = str(folder.parent)
@@ -548,7 +549,7 @@ def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
 
 
 def make_portable(keys: Keys, folder: Path) -> Keys:
-    """Keys of a recipe for a run folder: without secrets, and with paths relative to the folder."""
+    """Return the keys of a recipe for storage in a run folder, without secrets and with relative paths."""
     portable = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:
         value, is_path = portable.get(name), name in ("output_dir", "reference_cache")
@@ -558,7 +559,7 @@ def make_portable(keys: Keys, folder: Path) -> Keys:
 
 
 def make_relative(path: str, folder: Path) -> str:
-    """Path relative to a folder, with a leading dot; only the last part for a path on another drive."""
+    """Return a path relative to a folder, with a leading dot; of a path on another drive, return only the last part."""
     try:
         relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
     except ValueError:

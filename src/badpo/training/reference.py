@@ -1,7 +1,7 @@
-"""Score comparisons with the reference policy, and cache its log-probabilities.
+"""Score comparisons with the reference policy, and cache the log-probabilities of the reference.
 
-The cache has one value for each token of a response. Its keys are the model, the code and the token ids, so that
-other arms, other seeds and resumed runs on the same texts use the cached values.
+The cache contains one log-probability for each token of a response. Cached values are identified by the model, the
+scoring code and the token ids, so that other arms, other seeds and resumed runs on the same texts reuse these values.
 """
 
 import hashlib
@@ -34,32 +34,33 @@ from badpo.training.packing import Pair
 
 logger = logging.getLogger(__name__)
 
-# Number of responses in a shard, which a killed process can lose. The number is even, so that both responses of a
-# comparison share the forward of their prompt.
+# Number of responses in a shard of the cache; a killed process loses the responses of at most one shard.
+# The number must be even, so that both responses of a comparison share the forward pass of their prompt.
 RESPONSES_PER_SHARD = 4096
-# Settings of a model or adapter that change no log-probability. `save_pretrained` and the Trainer write the settings in
-# the first two lines; the settings in the last line concern the files of an adapter.
+# Settings of a model or an adapter that do not change log-probabilities.
+# `save_pretrained` and the Trainer write the settings in the first two lines of the regular expression.
+# The settings in the last line of the regular expression concern the files of an adapter.
 WITHOUT_EFFECT = re.compile(
     ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
     "|pad_token_id|return_dict|output_attentions|output_hidden_states"
     "|base_model_name_or_path|revision|auto_mapping|inference_mode|peft_version"
 )
-# Number of comparisons for the test whether a new adapter changes the model.
+# Number of comparisons with which badpo tests whether a new adapter changes the model.
 N_COMPARED = 8
 
 
 def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
-    """Key of everything that determines the log-probabilities of ``model``, with its ``numerics`` ("fp32").
+    """Compute a digest of everything that determines the log-probabilities of ``model`` in the precision ``numerics``.
 
-    The key depends on the weights and the configuration of the model and of an enabled adapter. A base model with a
-    disabled adapter has the same key as without the adapter. The key of the scoring code is part of the cache's
-    folder.
+    The digest covers the weights and the configuration of the model and of an enabled adapter. A model with a disabled
+    adapter has the same digest as its base model. The digest does not cover the scoring code, whose key is part of the
+    name of the cache folder.
     """
     settings = read_configuration(model)
     inner = logprobs.remove_adapter(model)
     unused = set() if settings["adapter"] else set(getattr(model, "peft_config", None) or {})
     digest = hashlib.blake2b(json.dumps([numerics, settings], default=str).encode(), digest_size=16)
-    # some buffers, such as the frequencies of a rotary embedding, are not saved with the weights
+    # some buffers, such as the frequencies of a rotary embedding, are not part of the state_dict
     tensors = {**dict(inner.named_buffers()), **inner.state_dict()}
     for name, tensor in sorted(tensors.items()):
         parts = [part for part in name.split(".") if part not in ("base_layer", "original_module")]
@@ -70,7 +71,7 @@ def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
 
 
 def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
-    """Settings that affect a model's results in evaluation mode, such as a window, including enabled adapters."""
+    """Return the settings of a model and its enabled adapters that affect its results in evaluation mode."""
     adapters = getattr(model, "peft_config", None) or {}
     if adapters:
         from peft import get_model_status
@@ -79,7 +80,7 @@ def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
     adapter_settings = {}
     for name, adapter in adapters.items():
         settings = _select_effective(adapter.to_dict())
-        # later versions of peft add optional settings without effect
+        # empty settings are ignored, because later versions of peft add optional settings without effect
         adapter_settings[name] = {k: v for k, v in settings.items() if v not in (None, False, {}, [])}
     return {
         "attention": model.config._attn_implementation,
@@ -89,7 +90,7 @@ def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _select_effective(settings: Any) -> Any:
-    """Settings without those that change no log-probability, in a fixed order."""
+    """Return the settings that can change log-probabilities, in a fixed order."""
     if isinstance(settings, dict):
         by_name = {str(name): value for name, value in settings.items()}
         return {
@@ -102,7 +103,7 @@ def _select_effective(settings: Any) -> Any:
 
 @cache
 def scoring_code() -> str:
-    """Key of the code that computes log-probabilities: the version of transformers and the modules of the forward."""
+    """Compute a digest of the modules and the version of transformers that compute log-probabilities."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=6)
     for module in (attention, logprobs, packing):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -110,10 +111,10 @@ def scoring_code() -> str:
 
 
 def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
-    """Whether a model's adapter changes no bit of the log-probabilities of a few responses.
+    """Whether a few responses have bitwise the same log-probabilities with and without the adapter of the model.
 
-    Most new adapters start at zero, so that the base model is the reference. PiSSA and OLoRA move a part of the
-    base's weights into the adapter, so that the base model without the adapter is another model.
+    Most new adapters do not change the model before training, so that the base model can be the reference. PiSSA and
+    OLoRA move a part of the base weights into the adapter, so that disabling the adapter gives another model.
     """
     if not hasattr(model, "disable_adapter"):
         return False
@@ -132,11 +133,11 @@ def default_cache() -> Path:
 class ReferenceCache:
     """Memory-mapped files with the reference log-probabilities of every token of every response.
 
-    New log-probabilities are written to a new shard every few thousand responses. Writing is atomic, and the name of
-    a shard is the checksum of its content. Two processes can therefore write at the same time; at worst both write
-    the same response. The cache reports a shard with a wrong checksum and does not read it. The model then scores the
-    responses of this shard again in the same groups, so that the values are equal bit by bit, and a new shard replaces
-    the damaged shard. ``n_computed`` is the number of responses that the model has scored.
+    The cache writes new log-probabilities to a new shard after every few thousand responses. Writing is atomic, and the
+    name of a shard is the checksum of its content. Two processes can therefore write to the cache at the same time; at
+    worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard and does not read
+    it. The model then scores the responses of the damaged shard again in the same groups, so that the new values are
+    bitwise equal. ``n_computed`` is the number of responses that the model has scored.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -149,9 +150,9 @@ class ReferenceCache:
         self.progress: Callable[[str, float], None] = lambda what, share: None
 
     def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
-        """Log-probabilities of the response tokens of every (prompt ids, response ids), float32.
+        """Return the log-probabilities of the response tokens of every pair (prompt ids, response ids), in float32.
 
-        Without a model all responses must be in the cache, because a trained policy cannot be its own reference.
+        If ``model`` is None, all responses must be in the cache, because a trained policy cannot be its own reference.
         """
         self.open_new_shards()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
@@ -173,7 +174,7 @@ class ReferenceCache:
         return [self._values[key] for key in keys]
 
     def open_new_shards(self) -> None:
-        """Open the shards that were written since the last call."""
+        """Open all shards of the cache that were written since the last call."""
         for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
@@ -199,11 +200,11 @@ class ReferenceCache:
 
 
 class ReferenceScorer:
-    """Scores comparisons with the reference of a run.
+    """Score comparisons with the reference policy of a run.
 
-    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step; after
-    it, a policy that has a ``name`` is loaded again. ``pairs`` are responses that show whether a new adapter changes
-    the model.
+    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
+    the first step, the initial policy is loaded again if it has a ``name``. ``pairs`` are responses that show whether a
+    new adapter changes the model.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class ReferenceScorer:
 
     @cached_property
     def cache(self) -> ReferenceCache:
-        """Cached log-probabilities of the reference; its first use must precede the first step."""
+        """Cache of the reference log-probabilities, whose first use must precede the first training step."""
         with self.reference() as model:
             key = compute_weights_key(model, self._args.mixed_precision_name)
         return ReferenceCache(Path(self._args.reference_cache or default_cache()), key)
@@ -233,7 +234,7 @@ class ReferenceScorer:
 
     @contextmanager
     def reference(self) -> Iterator[PreTrainedModel | None]:
-        """Context that yields the reference; None if the reference was the policy and the policy has changed."""
+        """Context that yields the reference model; None if the policy was its own reference and has been trained."""
         if self._ref_model is not None:
             yield self._ref_model.to(self._args.device)
         elif self._adapter_is_neutral:
@@ -256,7 +257,7 @@ class ReferenceScorer:
         if data.reference is None:
             pairs, n_before = data.encoded.pairs, self.cache.n_computed
             rank, world = self._accelerator.process_index, self._accelerator.num_processes
-            # both responses of a comparison share the forward of their prompt
+            # a process scores both responses of a comparison, because they share the forward pass of their prompt
             share = [pair for i, pair in enumerate(pairs) if i // 2 % world == rank]
             with self.reference() as model, self._accelerator.autocast():
                 self.cache.logps(model, share)
@@ -268,7 +269,7 @@ class ReferenceScorer:
         return data.reference
 
     def score_all(self, train: EncodedJudgments, evaluation: object) -> None:
-        """Score the training set and one or several evaluation sets before the first step."""
+        """Score the training set and all evaluation sets with the reference before the first training step."""
         sets = evaluation.values() if isinstance(evaluation, Mapping) else [evaluation]
         for data in (train, *sets):
             if isinstance(data, EncodedJudgments):

@@ -1,4 +1,4 @@
-"""Files with which `badpo evaluate` and `badpo report` read the run of a Python script."""
+"""Files that `badpo evaluate` and `badpo report` require to read the run of a Python script."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ from badpo.training.recipe import make_portable
 
 logger = logging.getLogger(__name__)
 
-# Arguments of a trainer that change the policy or its evaluation, with the same names in a recipe.
+# Arguments of a trainer that affect the policy or its evaluation and have the same names in a recipe.
 _RECIPE_ARGUMENTS = (
     *("beta", "encoding", "max_length", "max_prompt_length", "batching", "reference_cache"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
@@ -49,9 +49,9 @@ def find_start_name(
     ref_model: str | PreTrainedModel | None,
     peft_config: PeftConfig | None,
 ) -> str | None:
-    """Name with which the reference can be loaded; None for a model object, "" for a model object with an adapter.
+    """Return the name by which the reference can be loaded; None for a model object, "" if the object has an adapter.
 
-    The name of the base model is the name of the reference if training adds an adapter to this base model.
+    If training adds an adapter to a base model, the name of the base model is also the name of the reference.
     """
     reference = model if ref_model is None else ref_model
     if isinstance(reference, str):
@@ -62,7 +62,7 @@ def find_start_name(
 
 
 def save_start(folder: Path, reference: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Write the reference as a model before the first step; return its folder."""
+    """Save the reference model before the first training step, and return its folder."""
     with whole_folder(folder / START_FOLDER) as unfinished:
         reference.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
@@ -77,10 +77,10 @@ def write_script_run(
     bias: BiasTerm,
     args: TrainingArguments,
 ) -> None:
-    """Add votes, recipe and manifest to a folder with a trained ``model`` and theta, for `badpo evaluate`.
+    """Add votes, recipe and manifest to the folder of a trained model, so that `badpo evaluate` can read the run.
 
-    Without held-out votes, the run is evaluated on its training votes, and the evaluation says so. The recipe has all
-    arguments that change the policy, so that `badpo train --config` with this recipe trains the same policy.
+    Without held-out votes, `badpo evaluate` measures the run on its training votes and warns about this. The recipe has
+    all arguments that affect the policy, so that `badpo train --config` with this recipe trains the same policy.
     """
     settings = {
         name: value for name in _RECIPE_ARGUMENTS if (value := getattr(args, name, None)) is not None

@@ -1,4 +1,4 @@
-"""Test before training that the scoring forward equals the model's own forward and the policy equals the reference."""
+"""Test before training that scoring forward and own forward of a model agree, and that policy and reference agree."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ logger = logging.getLogger(__name__)
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
-# Differences of log-probabilities and of gradients that are always allowed.
+# Tolerances for differences in log-probabilities and in gradients, which apply even without rounding noise.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
-# The scoring forward may differ from the model's own forward by this multiple of the rounding noise.
+# The scoring forward may differ from the model's own forward by at most this multiple of the rounding noise.
 NOISE_FACTOR = 2.0
-# The noise is measured by a forward in which every 61st number of the input embeddings has a rounding error.
+# To measure the rounding noise, a forward changes every 61st number of the input embeddings by a rounding error.
 NUDGED_EVERY = 61
-# Largest noise that rounding can cause. If tokens after a response change its log-probabilities, the noise is larger.
+# Largest relative difference between two forwards of the same model that rounding can cause.
+# A difference above this limit means that tokens after a response change the log-probabilities of the response.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
-# Number of padding tokens in the forward that measures the noise.
+# Number of padding tokens in the forward that measures the rounding noise.
 N_PADDING = 7
-# Number of longest comparisons, and number of random comparisons, in the test.
+# The self-test uses this number of the longest comparisons and the same number of random comparisons.
 N_TRIED = 3
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Differences between the scoring forward and the model's own forward, of log-probabilities and of gradients.
+    """Differences in log-probabilities and gradients between the scoring forward and the model's own forward.
 
-    The difference of log-probabilities is the root mean square over tokens, relative to their standard deviation. The
-    difference of the gradients with respect to the input embeddings is the norm, relative to the norm of the gradient.
-    ``noise`` has the same differences between two forwards of the model itself, one of which has padding and some
-    embeddings with a rounding error. Padding alone is not sufficient, because it may not change any bit. ``floor`` is
-    allowed even if the noise is smaller.
+    The difference in log-probabilities is the root mean square over tokens, divided by the standard deviation of the
+    log-probabilities. The difference in gradients with respect to the input embeddings is its norm, divided by the norm
+    of the gradient. ``noise`` has the same differences between two forwards of the model itself, one of which has
+    padding and some embeddings with a rounding error. Padding alone would not show the rounding noise, because it may
+    not change any bit. ``floor`` is allowed even if the noise is smaller.
     """
 
     precision: str  # of the weights, or "autocast"
@@ -63,7 +64,7 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether rounding explains both differences; False if one of them is NaN."""
+        """Whether rounding explains the differences in log-probabilities and gradients; False if one of them is NaN."""
         return bool(np.less_equal(self.differences, self.most).all())
 
     def __str__(self) -> str:
@@ -90,7 +91,7 @@ class StartDifference:
 
     @property
     def problem(self) -> Problem | None:
-        """Warning W152 if the policy does not start at its reference."""
+        """Warning W152 if the policy differs from its reference at the first training step."""
         if self.difference <= self.tolerance:
             return None
         return Problem(
@@ -99,7 +100,7 @@ class StartDifference:
             f"(rounding explains {100 * self.tolerance:.2g} %)",
             f"comparison of model and reference on all tokens of the first step; mean margin {self.mean:.2g}",
             "leave ref_model out, or start from its weights, and keep disable_dropout on. Theta = 0 anchors the policy "
-            "at the attribute rate of the reference only if both are equal at the start",
+            "at the attribute rate of the reference only if policy and reference are equal at the start",
         )
 
 
@@ -120,11 +121,11 @@ def choose_layout(
     *,
     has_router_loss: bool = False,
 ) -> LayoutChoice:
-    """Choose the layout to train with and test it; raise `ConfigError` if no layout passes.
+    """Choose and test the layout of the scoring forward; raise `ConfigError` if no layout passes the self-test.
 
-    The model is tested in its present mode, because gradients are checkpointed only in training mode. The test in the
-    precision of the weights precedes the test under ``autocast``, because it detects smaller errors. The auxiliary loss
-    of routers needs every token of a response, so it requires padded responses.
+    The self-test does not change the mode of the model, because gradient checkpointing works only in training mode. The
+    test in the precision of the weights comes before the test under ``autocast``, because it detects smaller errors.
+    The load-balancing loss of routers needs every token of a response, so it requires padded responses.
     """
     if has_router_loss:
         tests = _test_layout(model, padded_rows, encoded, autocast)
@@ -156,22 +157,22 @@ def _choose_attention(
         return LayoutChoice(padded_rows, str(error), tests)
 
 
-# Errors of a forward that does not support a layout.
+# Errors that a model may raise if its forward does not support a layout.
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError)
 
 
 def _test_layout(
     model: PreTrainedModel, layout: Layout, encoded: EncodedComparisons, autocast: Autocast | None
 ) -> list[SelfTest]:
-    """Return the passed self-tests of a layout; raise `ConfigError` if one fails or nothing but padding is left."""
+    """Return the self-tests of a layout; raise `ConfigError` if a self-test fails or even the padded forward fails."""
     require_fixed_positions(model.config, encoded.longest)
     name = type(model).__name__
     try:
         tests = self_tests(model, layout, encoded, autocast)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"there is not enough memory for the longest comparison, of {encoded.longest} tokens, even without the "
-            "optimizer: lower max_length, set gradient_checkpointing: true, or use a larger device"
+            f"there is not enough memory for the longest comparison, which has {encoded.longest} tokens, even without "
+            "the optimizer: lower max_length, set gradient_checkpointing: true, or use a larger device"
         ) from error
     except ConfigError:
         raise
@@ -203,8 +204,8 @@ def self_tests(
 ) -> list[SelfTest]:
     """Test a layout in the precision of the weights, and under ``autocast`` if the run uses it.
 
-    The longest comparisons are tested one by one, because a short comparison cannot show an attention window, and
-    random comparisons are tested together. Comparisons with equal responses show little and are left out.
+    The longest comparisons are tested one by one, because only long comparisons reveal an attention window. Random
+    comparisons are tested together. Comparisons with two identical responses are left out, because they reveal little.
     """
     able = np.flatnonzero(~encoded.identical)
     longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]
@@ -223,7 +224,7 @@ def self_tests(
 def _require_determinate(
     model: PreTrainedModel, layout: Layout, pairs: list[Pair], floor: float
 ) -> None:
-    """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or router jitter."""
+    """Raise `ConfigError` if dropout, layer drop or router jitter makes the log-probabilities depend on the seed."""
     scoring, logps = move_inputs(layout(pairs), model.device), []
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad(), scoring_attention(model, layout):
@@ -234,8 +235,8 @@ def _require_determinate(
     if difference > floor * float(logps[0].std(correction=0)):
         raise ConfigError(
             f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
-            f"mode differ by {difference:.1e} per token. Set it to 0 in the model's configuration, or allow it with "
-            "disable_dropout: false"
+            f"mode differ by {difference:.1e} per token. Set the dropout or jitter to 0 in the model's configuration, "
+            "or allow it with disable_dropout: false"
         )
 
 
@@ -249,7 +250,7 @@ def _run_test(
     with _frozen(model), torch.enable_grad():
         results = [_compare_forwards(_Trial(model, layout, pairs)) for pairs in samples]
     spread = float(torch.cat([result.logps for result in results]).std(correction=0)) or 1.0
-    # if a value is NaN, the maximum of numpy is NaN; the maximum of Python may not be
+    # unlike Python's max, np.max always returns NaN if one of the values is NaN
     differences = np.max([result.differences for result in results], axis=0) / [spread, 1.0]
     noise = np.max([result.noise for result in results], axis=0) / [spread, 1.0]
     return SelfTest(
@@ -262,7 +263,7 @@ def _run_test(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Differences between forwards on one sample, each of log-probabilities and of the gradient."""
+    """Differences between two forwards on the same sample, in the log-probabilities and in the gradient."""
 
     differences: tuple[float, float]  # between the scoring forward and the model's own forward
     noise: tuple[float, float]  # between two forwards of the model itself
@@ -279,7 +280,7 @@ class _Scores:
 
 def _compare_forwards(trial: _Trial) -> _Comparison:
     own = trial.score_by_model()
-    # packs use torch's attention; the noise must use it too, because "eager" attention rounds differently
+    # the noise is measured with the attention of the tested layout, because "eager" attention rounds differently
     with scoring_attention(trial.model, trial.layout):
         noisy = trial.score_by_model(N_PADDING)
         scored = trial.score_by_layout()
@@ -300,7 +301,7 @@ def _compare_forwards(trial: _Trial) -> _Comparison:
 
 
 class _Trial:
-    """A sample of comparisons, the tokens of each response that are compared, and their random weights in the sum."""
+    """Sample of comparisons for the self-test, with the response tokens to compare and a random weight per token."""
 
     def __init__(self, model: PreTrainedModel, layout: Layout, pairs: list[Pair]):
         self.model, self.layout, self.pairs = model, layout, pairs
@@ -315,9 +316,9 @@ class _Trial:
         self._vocabulary = np.unique(np.concatenate([[0], *(part for pair in pairs for part in pair)]))
 
     def score_by_model(self, n_padding: int = 0) -> _Scores:
-        """Score by a separate forward of the model itself for each response.
+        """Score each response by a separate forward of the model itself.
 
-        With padding, some numbers of the input embeddings have a rounding error.
+        If ``n_padding`` is positive, some numbers of the input embeddings have a rounding error.
         """
         scores = [
             self._score_response(*row, n_padding)
@@ -352,9 +353,9 @@ class _Trial:
         return self._score(compute_logps, weight, ids, is_nudged=n_padding > 0)
 
     def score_by_layout(self) -> _Scores:
-        """Score by the tested forward; requires the context `scoring_attention` of its layout."""
+        """Score all responses by the scoring forward of the tested layout, inside the context `scoring_attention`."""
         ends = np.cumsum(np.bincount(self._inputs["response"]))
-        # the common beginning of both responses is not scored
+        # a packed layout does not score the common beginning of both responses
         rows = zip(ends, self.pairs, self.tokens, strict=True)
         index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
 
@@ -371,14 +372,14 @@ class _Trial:
         ids: np.ndarray,
         is_nudged: bool = False,
     ) -> _Scores:
-        """Log-probabilities of a forward and their gradient with respect to the input embeddings."""
+        """Compute the log-probabilities of a forward, and their gradient with respect to the input embeddings."""
         embedded: list[Tensor] = []
 
         def make_leaf(module: torch.nn.Module, args: object, output: Tensor) -> Tensor | None:
             if embedded:
                 return None
             embedded.append(output.detach().requires_grad_())
-            # some models scale their embeddings in place, which a leaf does not allow
+            # some models scale their embeddings in place, which torch does not allow for a leaf tensor
             copied = embedded[0].clone()
             if is_nudged:
                 device = output.device.type

@@ -1,7 +1,8 @@
-"""What badpo does with each key of a ``trl dpo`` configuration, for a recipe and for `BADPOConfig`.
+"""Effect of each key of a ``trl dpo`` configuration in a recipe and in `BADPOConfig`.
 
 ``trl_keys.yaml`` has the three lists of keys and the reasons. `HONOURED` keys have the same effect as in TRL. Keys in
-`ACCEPTED_WITHOUT_EFFECT` do not change the run. Keys in `REFUSED` would change what is trained or saved.
+`ACCEPTED_WITHOUT_EFFECT` do not change the run. Keys in `REFUSED` raise an error, because they would change what is
+trained or saved.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from badpo.data.yaml_files import read_yaml
 DEFAULT_OUTPUT_DIR = "runs/badpo"
 PAPER_MAX_PROMPT_LENGTH = 384
 
-# Older names of keys, and the present ones.
+# Old names of keys of TRL, with their present names.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
 
 
@@ -23,7 +24,7 @@ def _reasons(entries: list[dict[str, str]]) -> dict[str, str]:
 _FOLDER = Path(__file__).parent
 _TABLE = read_yaml(_FOLDER / "trl_keys.yaml").values
 _TYPES = {"text": str, "number": float, "whole number": int, "truth value": bool, "other": Any}
-# The type of the value of each key that has the same effect as in TRL.
+# Type of the value of each TRL key that has the same effect in badpo as in TRL.
 HONOURED = {key: _TYPES[name] for name, keys in _TABLE["honoured"].items() for key in keys.split()}
 ACCEPTED_WITHOUT_EFFECT = _reasons(_TABLE["without_effect"])
 REFUSED = _reasons(_TABLE["refused"])
@@ -31,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = read_yaml(_FOLDER / "presets.yaml").values
 
 
 def refusal(key: str, value: object) -> str | None:
-    """Explain in a sentence why ``key`` cannot have ``value``; None if it can."""
+    """Explain in one sentence why a key cannot have a value; return None if badpo accepts the value."""
     neutral_values = _TABLE["neutral"].get(key, [])
     is_neutral = value is None or value is False or value in ([], {}, *neutral_values)
     if key not in REFUSED or is_neutral:
