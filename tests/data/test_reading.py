@@ -112,11 +112,21 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
     [
         (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "above 0: 1 of 8"),
         (TEXT_AND_CHAT, {}, "E105", "text in some rows and chat messages in others"),
-        ([{"topic": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "do not have the same beginning"),
+        (
+            [{"topic": "Why?", "chosen": "so", "rejected": "no"}],
+            {},
+            "E134",
+            "do not have the same beginning",
+        ),
         (good().iloc[:0], {}, "E104", "the table has no rows"),
         (good().assign(chosen=["a", "b", "b", "b", *"abab"]), {}, "E117", "than winner: 1 of 8 rows"),
         (PAIRS.assign(winner=PAIRS["rejected"]), {}, "E117", "than chosen and rejected: 8 of 8"),
-        (good(), {"winners": {"A": "b", "B": "a"}}, "E107", 'winner "A", "B"; the winners in the table are "a", "b"'),
+        (
+            good(),
+            {"winners": {"A": "b", "B": "a"}},
+            "E107",
+            'winner "A", "B"; the winners in the table are "a", "b"',
+        ),
         (PAIRS, {"winners": {"a": "b"}}, "E107", "the option winners is given, but"),
         (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names another side"),
         (ANSWERS, {}, "E101", "columns missing: prompt"),

@@ -275,7 +275,9 @@ def test_missing_and_wrong_columns_are_all_named():
     mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait", "worker": "annotator"}
     texts = wrong_columns(["prompt", "chosen", "rejected", "worker"], mapped)
     assert 'columns has no entry "ANNOTATOR". Did you mean "annotator"?' in texts[0]
-    assert len(texts) == 4 and '"annotator" is badpo\'s name and "worker" is the table\'s name' in texts[3]
+    assert (
+        len(texts) == 4 and '"annotator" is badpo\'s name and "worker" is the table\'s name' in texts[3]
+    )
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
     assert wrong_columns(["prompt", "respons_2", "choice"])[0].count("Did you mean") == 1
     (text,) = wrong_columns(["prompt", "chosen", "chosen", "rejected"])
