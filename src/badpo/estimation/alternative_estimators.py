@@ -1,4 +1,4 @@
-"""Biases from comparisons with one vote each, adjusted for a known quality or for none."""
+"""Estimate biases if every comparison has only one vote, with or without a known quality of the responses."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,21 +17,21 @@ from badpo.theory import Floats, Ints
 
 # Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
-# Newton's method: largest number of steps, and length of the last step.
+# Largest number of Newton steps; the iteration also ends if a step is shorter than the tolerance.
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
-# Points and weights of a standard normal, for the quality of a comparison.
+# Gauss-Hermite nodes and weights for the quality of a comparison, which has a normal prior.
 NODES = np.polynomial.hermite_e.hermegauss(15)
-# EM of the prior of quality: largest number of comparisons, and number of iterations.
+# Largest number of comparisons for the EM fit of the quality prior, and number of EM iterations.
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
 # Power for which the smallest detectable difference is computed.
 POWER = 0.8
-# Relevant standard deviation between annotators' means, in standard deviations of the compared values.
-# For example, one annotator has a share of 65 % and the others have 50 %.
+# Between-annotator standard deviation that counts as relevant, in standard deviations of the compared values.
+# If the mean share of a vote is 50 %, a standard deviation of 0.3 moves a typical annotator to 35 % or 65 %.
 RELEVANT = 0.3
 
 
 class GivenQuality(QualityModel):
-    r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted unless all quality is zero."""
+    r"""Votes with known quality, :math:`u_c = \text{scale} \cdot \text{quality}_c`; fits the scale unless all are 0."""
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality
@@ -60,7 +60,7 @@ def fit_marginal(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
-    r"""Log-odds with which each annotator chooses the side with an attribute, not adjusted for unknown quality.
+    r"""Estimate the log-odds with which each annotator chooses the side with an attribute, ignoring unknown quality.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \beta\, \text{quality}_c + s_k \cdot d_j
 
@@ -92,7 +92,7 @@ def fit_marginal(
 
 
 class PooledSums(NamedTuple):
-    """Pooled log-odds of each attribute with standard errors, shape (q,), and strengths of the models, (n_models,)."""
+    """Pooled log-odds of q attributes, their standard errors, and strengths of the models that wrote the responses."""
 
     log_odds: Floats
     se: Floats
@@ -102,7 +102,7 @@ class PooledSums(NamedTuple):
 def pooled_sums(
     sign: ArrayLike, delta: ArrayLike, models: sparse.csr_array, clusters: ArrayLike
 ) -> PooledSums:
-    r"""Pooled log-odds of each attribute, adjusted for the strengths of the models that wrote the responses.
+    r"""Estimate pooled log-odds of each attribute, adjusted for the strengths of the models that wrote the responses.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = s \cdot d_j + \beta_{a(j)} - \beta_{b(j)}, \qquad
         \beta \sim N(0, 1)
@@ -143,11 +143,11 @@ def pooled_sums(
 
 
 class ExchangeTest(NamedTuple):
-    """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
+    """Result of a test whether values depend on the annotator: one p-value per column, and the power of the test.
 
     ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
     test detects with a power of 80 %. ``power`` is the power for the standard deviation `RELEVANT`. The significance
-    level is 5 % over all columns.
+    level of 5 % is divided equally among the columns.
     """
 
     p_value: Floats
@@ -183,7 +183,7 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     squares, fourth = (z**2).sum(axis=0), (z**4).sum(axis=0)
     is_known = squares > NO_SPREAD * n
     scale = np.where(is_known, squares, 1.0)
-    # moments under permutations of tr(H z z') / z'z, with H the projection on annotators' means
+    # moments of tr(H z z') / z'z under permutations of z; H is the projection onto the annotators' means
     mean, ends = (m - 1) / (n - 1), (1 / n_each).sum() - (2 * m - 1) / n
     kurtosis = n * (n + 1) * fourth / scale**2 - 3 * (n - 1)
     uneven = n * (n + 1) * ends - (n - 1) * ((m - 1) ** 2 + 2 * (m - 1))
@@ -215,9 +215,9 @@ class QualityPrior:
     def posterior(
         self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
     ) -> tuple[Floats, Floats]:
-        """Nodes of the quality of each comparison and their posterior probabilities, (n_comparisons, n_nodes).
+        """Quadrature nodes of each comparison's quality and their posterior probabilities, (n_comparisons, n_nodes).
 
-        Votes are sorted by comparison, and each comparison has a vote.
+        The votes must be sorted by comparison, and each comparison must have at least one vote.
         """
         value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
         # -log P(s_j) = log(1 + exp(-s_j v_c) exp(-s_j x_j)), with one exponential for each comparison, node and side
@@ -229,7 +229,7 @@ class QualityPrior:
 
 
 def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
-    """Fit the prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
+    """Fit the prior distribution of the comparisons' quality by EM, with at most ``LARGEST_FIT`` comparisons.
 
     ``comparison``, ``sign`` and ``shift`` (the known part of the logit) are of shape (n_votes,). ``differing``, of
     shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.

@@ -1,7 +1,7 @@
-r"""The conditional likelihood of votes, given the number of wins of each comparison.
+r"""Conditional likelihood of the votes, given how many votes on each comparison chose response a.
 
-With logits :math:`u_c + x_j` the number of wins of a comparison is sufficient for its quality u. Given that s of its
-votes won, a set W of s votes is the set of winners with probability
+If the logit of a vote is :math:`u_c + x_j`, the number of wins on a comparison is a sufficient statistic for the
+comparison's quality u. If s votes on a comparison won, the probability that a set W of s votes is the set of winners is
 
 .. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
 
@@ -24,19 +24,19 @@ from scipy.special import expit
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Array, Floats, Ints
 
-# Largest number of votes on a comparison for which all sets of winners are listed.
-# For more votes the sums over the sets are computed from the values of a polynomial.
+# Largest number of votes on a comparison for which all possible sets of winners are listed.
+# If a comparison has more votes, the sum over all sets of winners is computed from a generating polynomial.
 LARGEST_LISTED = 10
-# Largest number of roots of unity; roots with a smaller share of the sum are left out.
+# Largest number of roots of unity, and the share of the sum below which a root is left out.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
-# Bisection of the expected number of wins: largest number of steps, and largest error.
+# Largest number of bisection steps for the expected number of wins, and largest accepted error of this number.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
 # Largest number of entries of an intermediate array, so that the array fits into the processor's cache.
 AT_ONCE = 2**18
 
 
 class AlikeComparisons(NamedTuple):
-    """Consecutive comparisons of one kind with the same number of votes, and their votes."""
+    """A run of consecutive comparisons with the same kind and the same number of votes, and the votes on them."""
 
     comparisons: slice
     votes: slice
@@ -44,13 +44,13 @@ class AlikeComparisons(NamedTuple):
     kind: int
 
     def rows(self, values: Array) -> Array:
-        """Arrange one value per vote in a row for each comparison."""
+        """Reshape an array with one value per vote into one row per comparison."""
         return values[self.votes].reshape(-1, self.size)
 
 
 @dataclass(frozen=True)
 class ComparisonBlocks:
-    """Votes in the order of their comparisons; comparisons with fewer votes are first.
+    """Votes sorted by comparison; comparisons with fewer votes come first.
 
     Attributes
     ----------
@@ -73,13 +73,13 @@ class ComparisonBlocks:
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     def sums(self, values: Floats) -> Floats:
-        """Sum over the votes of each comparison, along the first axis."""
+        """Sum the values over the votes of each comparison, along the first axis."""
         if not len(self.starts):
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
     def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
-        """Divide the comparisons into runs of one size and kind.
+        """Divide the comparisons into runs; all comparisons of a run have the same number of votes and the same kind.
 
         ``width`` is the number of array entries that a comparison with a given number of votes needs. A run needs at
         most ``AT_ONCE`` entries.
@@ -97,25 +97,25 @@ class ComparisonBlocks:
         return runs
 
     def select(self, comparisons: Ints) -> tuple["ComparisonBlocks", Ints]:
-        """Blocks of some comparisons, which may be repeated, and the votes on them."""
+        """Select comparisons, possibly repeated, and return their blocks and the positions of their votes."""
         sizes = self.sizes[comparisons]
         votes = _ranges(self.starts[comparisons], sizes)
         return ComparisonBlocks(np.cumsum(sizes) - sizes, len(votes)), votes
 
     def pairs(self, votes: slice) -> slice:
-        """Positions of the entries of `matrix` in the rows of some votes."""
+        """Slice of the entries of `matrix` that belong to the rows of the given votes."""
         ends = self._layout[1]
         return slice(int(ends[votes.start]), int(ends[votes.stop]))
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
-        """Build the block-diagonal matrix of shape (n_votes, n_votes), with one block per comparison."""
+        """Build a block-diagonal matrix of shape (n_votes, n_votes) from its entries, with one block per comparison."""
         matrix = copy(self._ones)
         matrix.data = entries
         return matrix
 
     @cached_property
     def _ones(self) -> sparse.csr_array:
-        """The matrix filled with ones, whose layout is validated once."""
+        """Block-diagonal matrix filled with ones; scipy validates its layout only once."""
         shape = self.n_votes, self.n_votes
         return sparse.csr_array((np.ones(self.n_pairs), *self._layout), shape)
 
@@ -126,7 +126,7 @@ class ComparisonBlocks:
 
     @cached_property
     def _layout(self) -> tuple[Array, Array]:
-        """Columns of the entries of `matrix`, and the position of the first entry of each row."""
+        """Column indices and row pointers of the block-diagonal `matrix`, as the CSR format needs them."""
         length = self.sizes[self.comparison]
         ends = np.append(0, np.cumsum(length))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
@@ -136,13 +136,13 @@ class ComparisonBlocks:
 
 
 def _ranges(starts: Ints, lengths: Ints) -> Ints:
-    """Concatenate, for each start, as many consecutive numbers as its length."""
+    """Concatenate ranges of integers with the given ``starts`` and ``lengths``."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
 def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
-    """Sort votes by comparison, and return the order and the blocks in this order.
+    """Sort votes by comparison, and return the sorting order and the blocks of the sorted votes.
 
     Comparisons are sorted by number of votes, then by number of wins, then by label. ``values[order]`` arranges one
     value per vote in the order of the blocks.
@@ -159,7 +159,7 @@ def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Int
 
 
 class Winners(NamedTuple):
-    """Probability of every vote to win, (n, T), covariance between votes, (n, T, T), and `log_total`, (n,)."""
+    """Probability that each vote wins, (n, T), covariance of the wins, (n, T, T), and `log_total`, (n,)."""
 
     chance: Floats
     covariance: Floats
@@ -167,7 +167,7 @@ class Winners(NamedTuple):
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
-    """Moments of the set of ``n_wins`` winners (1 to T - 1), for comparisons with the same number of votes.
+    """Probabilities and covariances of the wins, if ``n_wins`` (1 to T - 1) of the T votes on each comparison won.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
         chance = (share * won).real.sum(axis=2).T
         halves = (np.sqrt(share) * (won - chance.T[:, :, None])).transpose(1, 0, 2)
         real, imaginary = map(np.ascontiguousarray, (halves.real, halves.imag))
-        # numpy takes half as long for a matrix times its own transpose
+        # numpy multiplies a matrix by its own transpose in half the time of a general product
         covariance = real @ real.transpose(0, 2, 1)
         covariance -= imaginary @ imaginary.transpose(0, 2, 1)
         each = np.arange(size)
@@ -199,7 +199,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
 
 
 def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
-    """Logarithm of the sum over all sets of `winners`, of shape (n,)."""
+    """Logarithm of the normalizing sum over all sets of ``n_wins`` winners, for each comparison."""
     size = logits.shape[1]
     if size > LARGEST_LISTED:
         return _frequencies(logits, n_wins)[0]
@@ -209,7 +209,7 @@ def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
 
 @cache
 def _sets_of_winners(size: int, n_wins: int) -> Floats:
-    """Indicator matrix of all sets of winners, with one row for each set."""
+    """Indicator matrix of all sets of ``n_wins`` winners among ``size`` votes, with one row per set."""
     members = np.zeros((math.comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
@@ -217,7 +217,7 @@ def _sets_of_winners(size: int, n_wins: int) -> Floats:
 
 
 def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
-    """Weights of the sets, relative to the largest, with one row for each set; their sum; logarithm of the largest."""
+    """Weight of each set of winners relative to the largest weight, their sum, and the log of the largest weight."""
     weight = members @ logits.T
     highest = weight.max(axis=0)
     weight -= highest
@@ -226,13 +226,14 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
-    r"""Sums over sets of winners, as coefficients of a polynomial that is evaluated on the unit circle.
+    r"""Sum over all sets of winners by evaluating a generating polynomial on the unit circle.
 
-    Let every vote win independently with the probability p, such that the expected number of wins is about ``n_wins``.
-    Given the number of wins, the distribution of the winners does not change. The number of wins has the generating
-    function :math:`\prod_j (1 - p_j + p_j w)`. The mean of its values times :math:`w^{-s}` over the N-th roots of unity
-    w is the probability of s wins, or of s plus or minus N, 2N, ... wins. This computation does not divide by
-    differences of logits, so equal logits are no special case (Fernandez and Williams, 2010).
+    Every vote wins independently with a probability p, after a shift of the logits that makes the expected number of
+    wins about ``n_wins``. The shift does not change the conditional distribution of the winners given the number of
+    wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The mean of this function's
+    values times :math:`w^{-s}`, over the N-th roots of unity w, is the probability of s wins, or of s plus or minus N,
+    2N, ... wins. This computation does not divide by differences of logits, so equal logits are no special case
+    (Fernandez and Williams, 2010).
 
     If the standard deviation of the number of wins is :math:`\sigma`, :math:`N = 9 \sigma + 13` is enough: N more or
     fewer wins have a probability below e^-39 (Bennett's inequality). At the angle a the product is at most
@@ -270,7 +271,7 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Arr
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
-    """Find by bisection the constant that makes the expected number of wins of each comparison about ``n_wins``."""
+    """Find by bisection a shift of each comparison's logits that makes the expected number of wins about ``n_wins``."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
     for _ in range(MOST_HALVINGS):
@@ -284,7 +285,7 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
 
 
 class KnownWins(QualityModel):
-    """Votes given the number of wins of each comparison.
+    """Model of the votes, given how many votes on each comparison chose response a.
 
     Unanimous comparisons and comparisons with one vote have the log-likelihood 0 for all biases.
     """
@@ -292,14 +293,14 @@ class KnownWins(QualityModel):
     def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
         self._n_wins = blocks.sums(self._won).astype(np.intp)
-        # comparisons without information have the kind 0; the sets are listed for one number of wins at a time
+        # comparisons without information get kind 0; if sets are listed, comparisons of one kind have equally many wins
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
         runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Yield runs of n comparisons: the logits of their votes, (n, T), their winners, and their numbers of wins."""
+        """Yield each run of n comparisons with the logits of its votes, (n, T), its winners and its numbers of wins."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]
@@ -313,12 +314,12 @@ class KnownWins(QualityModel):
         return values
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
-        """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
+        """Derivatives of the log-likelihood: wins minus expected wins, and the covariance matrix of the wins."""
         moments = self.winners(logits)
         return Curvature(self._won - moments.chance, self._blocks.matrix(moments.covariance))
 
     def winners(self, logits: Floats) -> Winners:
-        """Moments of the winners of all comparisons; covariances are entries of `ComparisonBlocks.matrix`."""
+        """Probabilities and covariances of the wins on all comparisons, as entries of `ComparisonBlocks.matrix`."""
         chance, entries = self._won.copy(), np.zeros(self._blocks.n_pairs)
         log_totals = self._blocks.sums(self._won * logits)
         for run, x, _, n_wins in self._parts(logits):

@@ -1,9 +1,9 @@
-"""Estimate annotators' biases from votes: which are finite, their estimates, and what the votes do not identify.
+"""Estimate annotators' biases from votes, and find the biases that are infinite or not identified.
 
-A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's
-default estimator, `fit_conditional`, conditions on the number of wins, so that quality cancels.
-`badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison. In this module a
-"bias" is the bias of one annotator toward one attribute.
+A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's default
+estimator, `fit_conditional`, conditions on how many votes on a comparison chose response a, so that the quality of the
+responses cancels. `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison.
+In this module a "bias" is the bias of one annotator toward one attribute.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from badpo.theory.identifiability import (
     separating_mixes,
 )
 
-# Smallest difference between changes of logits along a direction of recession that counts as a difference.
+# Logits that change along a direction of recession by amounts within this tolerance change equally.
 SAME = 1e-4
-# Relative precision of the check of a large design's identified biases.
+# Relative precision with which `has_expected_rank` checks the identified biases of a large design matrix.
 CONFIRMED = 1e-5
-# A larger gradient means that the fit has not reached a maximum.
+# If an entry of the gradient is larger than this value, the fit has not reached a maximum.
 REACHED = 1e-6
-# Votes with less information do not determine a bias, nor a Newton step toward it.
+# If an annotator's votes have less information than this value, they determine neither a bias nor a Newton step.
 NO_INFORMATION = 1e-12
-# If one cluster has more than this share of a bias's information, the clustered error cannot be estimated.
+# If one cluster has more than this share of the information about a bias, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
-# Two teams are weakly joined if the variance of their difference exceeds that of individual errors by this factor.
+# Two teams are weakly joined if their difference has this many times the variance that individual errors imply.
 WEAKEST_JOINT = 10.0
-# The standard error of the difference also has to exceed this number of log-odds.
+# Standard error, in log-odds, that the difference between two weakly joined teams has to exceed.
 LARGE_ERROR = 0.25
-# The individual errors on either side have to be below this number of log-odds.
+# Individual standard errors within each team have to be below this number of log-odds (root mean square).
 HALF_KNOWN = 1.0
-# Each team has at least this number of annotators.
+# Each weakly joined team has at least this number of annotators.
 SMALLEST_TEAM = 3
 
 
@@ -85,7 +85,7 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class BiasEstimates:
-    r"""Biases of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
+    r"""Biases of m annotators toward q attributes, in log-odds; positive if an annotator prefers more of an attribute.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ def fit_conditional(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
-    r"""Estimate biases by the conditional likelihood, given the number of wins of every comparison.
+    r"""Estimate biases by the conditional likelihood, given how many votes on every comparison chose response a.
 
     .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
         {\sum_{|V| = |W_c|} \exp \sum_{j \in V} \theta_{k_j} \cdot d_j}
@@ -224,7 +224,7 @@ def fit_conditional(
 
 @dataclass(frozen=True)
 class ArrangedVotes:
-    """The votes of a fit, in the order of their ``blocks``.
+    """Votes that a fit uses, sorted in the order of their ``blocks`` (comparisons).
 
     ``row`` is the position of a vote among all votes. ``informative`` says whether a vote is informative about its
     annotator's bias toward an attribute. ``saw_difference`` says whether an annotator saw the sides differ in any
@@ -282,7 +282,7 @@ class ArrangedVotes:
         )
 
     def select(self, chosen: Bools) -> ArrangedVotes:
-        """Arrange the chosen votes as if no other votes had been cast."""
+        """Select the chosen votes and arrange them as if no other votes had been cast."""
         return ArrangedVotes.arrange(
             self.row[chosen],
             self.comparison[chosen],
@@ -302,7 +302,7 @@ class ArrangedVotes:
 
     @cached_property
     def varying(self) -> Bools:
-        """Votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
+        """Mask of votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
         if not len(self.row):
             return np.zeros_like(self.informative)
         delta, starts = self.delta, self.blocks.starts
@@ -314,7 +314,7 @@ class ArrangedVotes:
         return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
-        """Build the matrix from the ``active`` biases, row by row, to logits; its shape is (n_votes, n_biases)."""
+        """Build the matrix, of shape (n_votes, n_biases), that maps the ``active`` biases (row by row) to logits."""
         design = bias_design(self.annotator, self.delta, len(active))[:, active.ravel()]
         design.eliminate_zeros()
         return design
@@ -351,12 +351,12 @@ def arrange_votes(
 
 
 def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes:
-    """Remove the votes of infinite biases until every remaining bias is finite.
+    """Remove the votes of annotators with infinite biases until every remaining bias is finite.
 
-    A bias is infinite if all its informative votes are for one side. In the limit the infinite bias predicts these
-    votes without error, so the other biases are estimated without these votes. Other biases may then have votes for one
-    side only, or no votes, so the removal is repeated. A combination of attributes can also explain all votes of an
-    annotator.
+    The estimate of a bias is infinite if all informative votes of the annotator are for one side. An infinite bias
+    predicts the annotator's informative votes without error, so the other biases are estimated without these votes.
+    After votes have been removed, another bias may have votes for one side only, or no votes, so the removal is
+    repeated. A combination of attributes can also predict all votes of an annotator without error.
 
     ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function writes the status of the
     other biases into ``status``.
@@ -374,7 +374,7 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
         # A bias that can be infinite in both directions is not identified.
-        # In this case the attribute differed only together with other attributes.
+        # A bias can be infinite in both directions if the attribute differed only together with other attributes.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -384,12 +384,13 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
 
 
 def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
-    r"""Mask of the votes that a direction of recession explains without error, given the number of wins.
+    r"""Mark the votes that become certain along a direction in which the conditional likelihood keeps increasing.
 
-    A direction is a direction of recession if the winners of every comparison have the largest changes of the logit;
-    otherwise the likelihood decreases eventually. Along a direction of recession the likelihood increases without
-    bound or stays constant. The reference is the smallest change of a comparison's winners: a vote with a different
-    change becomes certain, and the votes with the same change remain as a smaller comparison.
+    A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
+    increases more than a winning vote's logit. In any other direction the likelihood decreases eventually. Along a
+    direction of recession the likelihood keeps increasing or stays constant. A vote becomes certain if its logit does
+    not change by the smallest change among the winners of the comparison. All other votes on the comparison remain as a
+    smaller comparison.
 
     ``change`` is the change of each vote's logit along the direction. All entries are False if the direction is not a
     direction of recession or does not change the likelihood.
@@ -407,13 +408,13 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
 @dataclass(frozen=True)
 class IdentifiedBiases:
-    """The biases, of p biases in total, that the votes identify: differences within groups, and biases themselves.
+    """Biases that the votes identify, either absolutely or relative to other biases of the same group.
 
     ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward one attribute with
-    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks biases that
-    are identified themselves. ``compared`` marks biases that are identified at least relative to another bias. The
-    columns of ``flat`` are orthonormal directions that change no probability; there are no columns if the matrix is
-    too large.
+    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks biases whose
+    absolute size is identified. ``compared`` marks biases that are identified at least relative to another bias. The
+    columns of ``flat`` are orthonormal directions in which a change of the biases changes no vote's probability;
+    ``flat`` has no columns if the design matrix is too large.
     """
 
     annotator: Ints
@@ -426,7 +427,7 @@ class IdentifiedBiases:
 
     @cached_property
     def member(self) -> sparse.csr_array:
-        """Indicator matrix of the group of each bias, of shape (p, n_groups); zero for biases in ``absolute``."""
+        """Indicator matrix of each bias's group, of shape (n_biases, n_groups); zero for biases in ``absolute``."""
         n, relative = len(self.label), (~self.absolute).astype(float)
         entries = relative, (np.arange(n), self.label)
         return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
@@ -437,23 +438,24 @@ class IdentifiedBiases:
         return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
 
     def centered(self, values: Floats) -> Floats:
-        """Subtract the mean of their group from the values of the biases, along the first axis."""
+        """Center the values of biases, along the first axis, at the mean of each group of biases."""
         return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
     def centered_variance(self, variance: Floats) -> Floats:
-        """Variances of uncorrelated values after subtracting the means of their groups."""
+        """Variances of uncorrelated values after the values have been centered at the mean of each group."""
         shared = (self.member.T @ variance) / self.size**2
         weight = 1 - 2 * (self.member @ (1 / self.size))
         return np.asarray(weight * variance + self.member @ shared)
 
 
 def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -> IdentifiedBiases:
-    """Find the identified biases: from the design if quality is free; otherwise every pair of biases is comparable.
+    """Find the biases that the votes identify; all biases are comparable if the quality of comparisons is not free.
 
-    A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators
-    are anchored, or if an attribute varies between the votes on one comparison. The rank of the design decides this
-    exactly. For a large design the function uses the graph of each attribute, which is correct unless attributes are
-    collinear; `has_expected_rank` checks the result.
+    A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators are
+    anchored, or if an attribute varies between the votes on one comparison. The rank of the design matrix decides
+    exactly which biases are identified. For a large design matrix the function uses the graph of annotators who share
+    comparisons. The graph gives the correct result unless attributes are collinear; `has_expected_rank` checks the
+    result.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -473,16 +475,16 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
     group, absolute = group[active] * votes.free_quality, absolute[active]
     label = attribute * (group.max(initial=0) + 1) + group
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
-    # a shared bias that is identified for some annotators only counts as not identified
+    # a shared bias counts as not identified if it is identified only for some of the annotators
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
     return IdentifiedBiases(annotator, attribute, group, label, absolute, absolute | in_company, flat)
 
 
 def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:
-    """Groups of annotators, and mask of the biases that are identified themselves.
+    """Find groups of annotators who share comparisons, and mark the biases whose absolute size is identified.
 
-    A bias is identified if its group contains an anchored annotator, or votes on a comparison within which the
-    attribute varies.
+    A bias is identified if the annotator's group contains an anchored annotator, or votes on a comparison within which
+    the attribute varies.
     """
     m, groups, absolute = len(active), [], []
     columns = zip(votes.informative.T, votes.varying.T, active.T, strict=True)
@@ -498,10 +500,10 @@ def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bo
 
 
 def has_expected_rank(expected: IdentifiedBiases, information: Information) -> bool:
-    """Whether the only flat directions of the information are the means of the expected groups.
+    """Check whether the information matrix is singular only along the means of the expected groups.
 
-    A random vector without these components is in the range of the information only if there are none, and
-    conjugate gradients converge for it.
+    The check uses a random vector from which the group means are removed. If there are other singular directions, the
+    vector is not in the range of the matrix, and conjugate gradients do not converge.
     """
     size = np.sqrt(np.maximum(information.diagonal, 1e-300))
     random = np.random.default_rng(0).standard_normal(len(size))
@@ -515,7 +517,7 @@ def has_expected_rank(expected: IdentifiedBiases, information: Information) -> b
 
 @dataclass(frozen=True)
 class _Fit:
-    """Biases at the maximum of the likelihood, the votes used, and the identified biases.
+    """Result of a fit: biases at the maximum of the likelihood, the votes used, and which biases are identified.
 
     ``variance`` and ``covariance`` belong to the deviations; ``covariance`` is None if it is too large to store.
     ``cluster`` is the prompt of each vote, or None if errors are not clustered.
@@ -530,7 +532,7 @@ class _Fit:
 
     @cached_property
     def _information(self) -> Floats:
-        """Information of each vote with its annotator's votes on the same comparison, times their differences."""
+        """Minus the derivative of each vote's score in its annotator's biases, of shape (n_votes, n_attributes)."""
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)
@@ -551,7 +553,7 @@ class _Fit:
 
     @cached_property
     def covariance(self) -> Floats | None:
-        """Covariance of the deviations, clustered; None if it is too large to store."""
+        """Clustered covariance matrix of the deviations; None if it is too large to store."""
         if len(self.top.biases) > LARGEST_DENSE:
             return None
         centered, size = self.known.centered, np.sqrt(self.clustered[0])
@@ -563,7 +565,7 @@ class _Fit:
         """Variance of every deviation, clustered."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information of each annotator's biases if the biases of other annotators are known; 1 for other biases.
+        # Information about each annotator's biases if the biases of other annotators are known; 1 for inactive biases.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)
@@ -624,9 +626,9 @@ def fit_biases(
 ) -> BiasEstimates:
     """Fit the finite biases, and set the status of the other biases.
 
-    If a group of annotators won every vote against the rest, the likelihood increases without bound with the distance
-    of the two groups, although every annotator has votes for both sides. This is possible only if the quality of
-    every comparison is free. The votes between the two groups are then left out too.
+    If the votes of one group of annotators won against all other annotators, the likelihood keeps increasing with the
+    distance between the two groups, although every annotator has votes for both sides. Such a group is possible only if
+    the quality of every comparison is free. The fit then also omits the votes that compare the two groups.
     """
     remaining = all_votes
     while True:
@@ -718,7 +720,7 @@ def _estimate_biases(
 def _step_from_mean(
     all_votes: ArrangedVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
-    """Deviations after one Newton step of each bias from the mean of the estimated biases, and their errors."""
+    """Deviations and their errors after one Newton step for each bias, starting at the mean of the estimated biases."""
     biases, extra = np.zeros(fit.active.shape), fit.top.extra
     biases[fit.active] = fit.top.biases
     mean = biases.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
@@ -736,7 +738,7 @@ def _step_from_mean(
 
 
 def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informed: Bools) -> Ints:
-    """Groups of annotators that the votes compare; the votes of an infinite bias determine its group."""
+    """Number the groups of annotators whom the votes compare, including annotators with infinite or anchored biases."""
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not all_votes.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
@@ -753,10 +755,11 @@ def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informe
 
 
 def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
-    """Mean of some identified biases, its error for these annotators, and its error for a population of annotators.
+    """Mean of identified biases, with one standard error for these annotators and one for a population of annotators.
 
-    The first error is clustered by comparison or by prompt, because a bias may differ between comparisons. The second
-    error adds the variance of biases between annotators that the errors of the estimates do not explain.
+    The standard error for these annotators is clustered by comparison or by prompt, because a bias may differ between
+    comparisons. The standard error for a population adds the between-annotator variance of biases that the errors of
+    the estimates do not explain.
     """
     biases, n, variance = fit.top.biases[members], len(members), fit.variance
     moves = np.zeros(len(variance))
@@ -774,7 +777,7 @@ def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float
 
 
 def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
-    """Covariance with a row for every annotator and attribute; NaN without a finite estimate."""
+    """Expand the covariance matrix to a row for every annotator and attribute; NaN without a finite estimate."""
     if fit.covariance is None or n_biases > LARGEST_DENSE:
         return None
     full, compared = np.full((n_biases, n_biases), np.nan), fit.known.compared
@@ -787,11 +790,12 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""Teams of annotators whose difference in bias the votes hardly identify, for each attribute.
+    r"""For each attribute, find teams of annotators such that the votes hardly identify the teams' difference in bias.
 
-    L is the information at equal biases. The slowest direction of L sorts the annotators, and each cut of this order
-    gives a set A. The function chooses the set whose difference from the rest has the largest variance relative to
-    the variance that the errors of individual biases imply:
+    L is the information at equal biases. The annotators are sorted by the scaled eigenvector of the smallest nonzero
+    eigenvalue of L, and each cut of this order divides them into a set A and the rest. The function chooses the cut
+    with the largest ratio R. R is the variance of the difference in bias between A and the rest, divided by the
+    variance that the errors of individual biases imply:
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
@@ -823,7 +827,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
         while candidates:
             members = candidates.pop()
             within = information[members][:, members]
-            # without the information shared with annotators outside the team, so that rows sum to zero
+            # remove the information shared with annotators outside the team, so that every row sums to zero
             shared = sparse.diags_array(within.sum(axis=1))
             is_apart = _find_weakly_joined_team(sparse.csr_array(within - shared))
             if is_apart.any():
@@ -833,7 +837,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """Mask of a weakly joined team; all False if there is no such team."""
+    """Mark a team of annotators that few votes compare with the others; all entries are False without such a team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:
@@ -858,7 +862,7 @@ def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
 
 
 def _find_slowest_direction(scaled: sparse.csr_array, flat: Floats) -> Floats:
-    """Direction with the least scaled information, orthogonal to the flat direction."""
+    """Find the direction with the smallest scaled information among the directions orthogonal to ``flat``."""
     if len(flat) <= LARGEST_FACTORED:
         unit = flat / np.linalg.norm(flat)
         return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]

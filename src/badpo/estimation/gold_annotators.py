@@ -1,4 +1,4 @@
-r"""Biases relative to gold annotators, who have no bias, adjusted for the reliability of all annotators.
+r"""Measure biases relative to gold annotators, who have no bias, and adjust them for unequal reliability.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k\, (q_c + m d_c) + \theta_k d_c, \qquad \theta_g = 0
 
@@ -21,19 +21,20 @@ from badpo.estimation.shrinkage import Mixture
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import Interval
 
-# A normal logit of variance v divides the slope of the mean logistic function by approximately sqrt(1 + PROBIT * v).
+# The mean of a logistic function over a normal logit of variance v is flatter by about sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# Least share of the error's variance that is not shared between annotators.
+# Smallest share of an error's variance that is assumed to be the annotator's own, not shared by all annotators.
 LEAST_OWN = 0.1
-# Grid of values of the gold annotators' reliability, in standard errors.
+# Grid of values around the estimated reliability of gold annotators, in standard errors.
 NODES = np.linspace(-4.0, 4.0, 41)
 
 
 class GoldLine(NamedTuple):
     r"""Part of a bias relative to gold annotators that is due to reliability: :math:`(a_k - a_g)\, m`.
 
-    For a known :math:`a_k`, this part has the mean ``slope * a_k - center`` and the variance ``open_slope * (a_k -
-    least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of the line, is 1.
+    If :math:`a_k` is known, the part due to reliability has the mean ``slope * a_k - center`` and the variance
+    ``open_slope * (a_k - least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of
+    the line, is 1.
     """
 
     reliability: Reliability
@@ -50,11 +51,11 @@ class GoldLine(NamedTuple):
         return self.slope**2 + self.open_slope
 
     def variance(self, reliability: Floats | float) -> Floats | float:
-        """Variance of the part that is due to a known reliability."""
+        """Variance of the part of a bias that is due to a known reliability."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of biases without the part that is due to reliability."""
+        """Mean and variance of each bias after the part that is due to reliability has been removed."""
         reliability = self.reliability
         left = bias[:, None] - self.slope * reliability.means + self.center
         variance = se[:, None] ** 2 + self.square * reliability.sds**2
@@ -65,11 +66,11 @@ class GoldLine(NamedTuple):
 
 
 class GoldAdjustedBiases(NamedTuple):
-    """Biases relative to gold annotators, lines in reliability by attribute, and the shared variance of errors.
+    """Adjusted biases relative to gold annotators, the adjustment of each attribute, and the shared variance of errors.
 
     ``shared``, of shape (q,), is the variance of the error that all annotators share: the error of the gold annotators'
-    votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators. ``equal_bias_p`` is
-    the p-value of the hypothesis that the other annotators have the same bias, NaN without a line.
+    votes, of their reliability and of the merit. The shared variance is 0 for an attribute without gold annotators.
+    ``equal_bias_p`` is the p-value of the hypothesis that the other annotators have the same bias, NaN without a line.
     """
 
     biases: BiasEstimates
@@ -81,7 +82,7 @@ class GoldAdjustedBiases(NamedTuple):
 def adjust_to_gold(
     biases: BiasEstimates, reliability: Reliability, choices: Sequence[Interval | None], has_merit: Bools
 ) -> GoldAdjustedBiases:
-    r"""Biases and mean biases, without the part that is due to unequal reliability.
+    r"""Remove the part that is due to unequal reliability from biases relative to gold annotators and from mean biases.
 
     .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
         \operatorname{var} \hat\theta_k = s_k^2 + \operatorname{var} (a_k - a_g)\, m
@@ -141,12 +142,12 @@ def adjust_to_gold(
 
 
 def own_variance(variance: Floats, shared: float) -> Floats:
-    """Variances of errors without the shared part."""
+    """Variances of errors without the part that all annotators share."""
     return np.maximum(variance - shared, LEAST_OWN * variance)
 
 
 def _usual_reliability(gold: Bools) -> Reliability:
-    """Unknown reliability, with one error that gold annotators share and another error that the others share."""
+    """Unknown reliability with the mean 1; all gold annotators share one error, all other annotators another error."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
     return Reliability(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
@@ -155,10 +156,10 @@ def _usual_reliability(gold: Bools) -> Reliability:
 def _gold_line(
     choice: Interval | None, reliability: Reliability, gold_mean: float, gold_variance: float
 ) -> GoldLine:
-    r"""Posterior of the merit and of the gold annotators' nonnegative reliability.
+    r"""Compute the posterior of an attribute's merit and of the gold annotators' reliability, which is at least 0.
 
-    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The prior of m is that of the slope of
-    a line in reliability (`badpo.estimation.reliability.adjust_for_reliability`).
+    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The merit m has the same prior as the
+    slope of the biases' line in reliability (`badpo.estimation.reliability.adjust_for_reliability`).
     """
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a

@@ -1,4 +1,4 @@
-"""Pooled log-odds of the side with more of an attribute, for one attribute or several, with clustered errors.
+"""Estimate the pooled log-odds that the side with more of an attribute wins, with clustered errors.
 
 Votes are arrays of equal length: ``sign`` is +1 if a was chosen and -1 if b, ``delta`` is g(a) - g(b), of shape
 (n_votes, n_attributes), ``clusters`` the prompt of each vote.
@@ -27,11 +27,11 @@ NO_SPREAD = 1e-9
 # Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
 # A coefficient is infinite if its information, relative to the information at even odds, is below this value.
-# One vote among ten million against the direction still gives 4e-7.
+# If one vote among ten million contradicts the coefficient's direction, the relative information is still 4e-7.
 _NO_INFORMATION = 1e-8
-# Below this leverage (trace) of a cluster, the series of (1 - K)^(-1/2) up to K squared has an error below 1e-9.
+# If a cluster's leverage (trace) is below this value, the second-order series of (1 - K)^(-1/2) is exact to 1e-9.
 _SMALL_LEVERAGE = 1e-3
-# Above this leverage a single cluster determines a direction, so that its variance cannot be estimated.
+# If a cluster's leverage exceeds this value, the cluster alone determines a direction, whose variance is unknown.
 _WHOLE = 1 - 1e-9
 
 
@@ -40,7 +40,7 @@ _WHOLE = 1 - 1e-9
 
 @dataclass(frozen=True)
 class LogOdds:
-    """Log-odds of one attribute in the votes, with standard errors.
+    """Log-odds with which the votes favor one attribute, with standard errors.
 
     Attributes
     ----------
@@ -75,16 +75,16 @@ class LogOdds:
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
-        """Ends of the confidence interval: Student's t clustered by prompt, or normal if every judgment is independent.
+        """Ends of the confidence interval, with Student's t clustered by prompt, or a normal interval if ``naive``.
 
-        If all votes are for one side, the end on that side is None and the other end is the exact one-sided bound,
-        with clusters as trials, or judgments in the naive interval.
+        If all votes are for one side, the end of the interval on that side is None and the other end is the exact
+        one-sided bound. The bound counts clusters as trials, or judgments if ``naive``.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
             if n_trials < 2 - naive:
                 return None, None
-            # least log-odds that are compatible with n trials without an exception: p^n is the error probability
+            # lowest log-odds at which n wins in n trials have at least the error probability: p^n = 1 - level
             bound = float(logit((1 - level) ** (1 / n_trials)))
             return (bound, None) if self.carrier_wins else (None, -bound)
         se, df = self.se_clustered, self.df
@@ -97,7 +97,7 @@ class LogOdds:
 
     @property
     def p_value(self) -> float | None:
-        """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
+        """Two-sided p-value of the hypothesis of even odds, clustered by prompt; None with fewer than two clusters.
 
         If all votes are for one side, each cluster counts as one trial.
         """
@@ -142,7 +142,7 @@ def offline_log_odds(
 
 
 def _log_odds_of_wins(wins: Bools, clusters: Array) -> LogOdds:
-    """Log-odds of one attribute from its cross-group judgments."""
+    """Compute the log-odds of one attribute from its cross-group judgments."""
     n = len(wins)
     if not n:
         return LogOdds(0, None, None)
@@ -160,7 +160,7 @@ def _log_odds_of_wins(wins: Bools, clusters: Array) -> LogOdds:
 
 
 def _share_errors(won: Array, size: Array) -> ClusterErrors:
-    """Error of the log-odds of a share, from the wins and the votes of each cluster."""
+    """Compute the clustered error of a share's log-odds from the number of wins and of votes in each cluster."""
     share = won.sum() / size.sum()
     information = size * share * (1 - share)
     return cluster_errors((won - size * share)[:, None], information[:, None, None])
@@ -171,8 +171,8 @@ def population_interval(
 ) -> tuple[float | None, float | None]:
     r"""95 % confidence interval of the log-odds of a share of votes, for other prompts and other annotators like these.
 
-    Prompts and annotators are both treated as samples. The variances V are clustered by each of them
-    (`cluster_errors`):
+    Prompts and annotators are both treated as samples. The variance V combines variances that are clustered by prompt,
+    by annotator and by both (`cluster_errors`):
 
     .. math:: V = \max(V_P + V_A - V_{PA}, V_P, V_A), \qquad
         \nu = V^2 \Big/ \Bigl(\frac{V_P^2}{\nu_P} + \frac{V_A^2}{\nu_A}\Bigr)
@@ -246,7 +246,7 @@ def joint_log_odds(
     clusters: ArrayLike,
     level: float = 0.95,
 ) -> tuple[Interval | None, ...]:
-    r"""Coefficient of each column, adjusted for the other columns, in one logistic regression by maximum likelihood.
+    r"""Estimate the coefficient of each column, adjusted for the other columns, in one joint logistic regression.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
 
@@ -321,7 +321,7 @@ def summed(group: Ints, values: Array, n_groups: int) -> Floats:
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
-    """Sum of the outer products left right' over each group of votes, of shape (n_groups, n_columns, n_columns)."""
+    """Sum the outer products of two arrays' rows over each group of votes; shape (n_groups, n_columns, n_columns)."""
     q = left.shape[1]
     sums = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
     return np.reshape(sums, (q * q, n_groups)).T.reshape(n_groups, q, q)
@@ -342,7 +342,7 @@ class ClusterErrors:
     n_clusters: int
 
     def half_width(self, level: float = 0.95) -> Floats:
-        """Half-width of the interval at this coverage; NaN without a standard error."""
+        """Half-width of the confidence interval at the given coverage; NaN without a standard error."""
         return np.asarray(self.se * stdtrit(self.df, 0.5 + level / 2))
 
 

@@ -16,15 +16,15 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
-# Largest number of biases for which the covariance is stored, and for which systems of equations are solved directly.
+# Largest number of biases for which the covariance is stored, and largest number for direct solutions of equations.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
-# Largest number of steps, and gradient at which the iteration ends.
+# Largest number of Newton steps, and largest gradient at which the iteration ends.
 STEPS = 100
 TOLERANCE = 1e-8
 # Largest relative error of a Newton step.
 LOOSEST = 0.1
-# The likelihood has no maximum if this number of steps without a gradient change a logit by at least STILL_MOVING.
+# If a logit changes by STILL_MOVING or more in this many steps with a zero gradient, the likelihood has no maximum.
 PATIENCE = 5
 STILL_MOVING = 0.01
 NOTHING = np.zeros(0)
@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 
 
 class QualityModel:
-    """A model of the comparisons' quality, for votes in the order of their blocks.
+    """Base class for models of the comparisons' quality; the votes are in the order of their blocks.
 
     ``start`` contains the initial values of the extra parameters.
     """
@@ -65,28 +65,28 @@ class QualityModel:
 
 @dataclass(frozen=True)
 class Information:
-    """Minus the second derivative in biases and extra parameters; it is stored as a matrix only if it is small."""
+    """Minus the second derivative of the log-likelihood; it is stored as a matrix only if it is small."""
 
     design: sparse.csr_array
     at: Curvature
 
     def times(self, biases: Floats) -> Floats:
-        """Multiply the part for the biases by a vector."""
+        """Multiply the information matrix of the biases by a vector."""
         return np.asarray(self.design.T @ (self.at.information @ (self.design @ biases)))
 
     @cached_property
     def diagonal(self) -> Floats:
-        """Diagonal of the part for the biases, if no annotator voted twice on a comparison."""
+        """Diagonal of the biases' information matrix, provided that no annotator voted twice on a comparison."""
         return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
 
     @cached_property
     def among(self) -> Floats:
-        """The part for the biases as a matrix."""
+        """Information matrix of the biases, computed as a dense array."""
         return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
 
     @cached_property
     def across(self) -> Floats:
-        """The part between biases and extra parameters."""
+        """Part of the information matrix between the biases and the extra parameters."""
         cross = self.at.extra_cross
         if cross is None:
             return np.zeros((self.design.shape[1], 0))
@@ -96,8 +96,8 @@ class Information:
 class Maximum(NamedTuple):
     """Maximum of a log-likelihood.
 
-    ``gradient_norm`` is the largest entry of the gradient, including the extra parameters. If the likelihood increases
-    without bound, ``receding`` is the last Newton step, which stays large although the gradient has vanished.
+    ``gradient_norm`` is the largest entry of the gradient, including the extra parameters. If the likelihood has no
+    maximum, ``receding`` is the last Newton step, which stays large although the gradient has vanished.
     """
 
     biases: Floats
@@ -111,7 +111,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     """Maximize a log-likelihood over biases and extra parameters; logits are ``design @ biases``.
 
     The columns of ``free`` are orthonormal directions along which the likelihood is constant. The returned biases have
-    no component along these directions.
+    no component along the columns of ``free``.
     """
     logits, biases = map(np.zeros, design.shape)
     extra, n_biases = model.start, len(biases)
@@ -122,7 +122,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         at = information.at
         gradient = np.append(design.T @ at.score, at.extra_score)
         size = float(np.abs(gradient).max(initial=0.0))
-        # as precise as Newton's quadratic model, according to the last step (Eisenstat and Walker)
+        # solve the step as precisely as Newton's quadratic model was at the last step (Eisenstat and Walker)
         least = 0.1 * TOLERANCE / max(size, TOLERANCE)
         left = np.nan_to_num(size / before, nan=1.0) ** 2
         precision = float(np.clip(left, least, LOOSEST))
@@ -151,8 +151,9 @@ def _newton_step(
 ) -> Floats:
     """Newton step in biases and extra parameters.
 
-    The likelihood is concave in the biases, but not necessarily in an extra parameter. The step of an extra parameter
-    therefore goes in the direction of the gradient, by at most 1, and the biases follow.
+    The likelihood is concave in the biases, but not necessarily in an extra parameter. An extra parameter therefore
+    changes in the direction of its gradient, by at most 1, and the biases take the Newton step for the changed
+    parameter.
     """
     p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])
@@ -168,7 +169,7 @@ def _newton_step(
 
 
 def conjugate_gradients(information: Information, side: Floats, precision: float) -> Floats:
-    """Solve the system of the information and a vector in its range, up to a relative precision."""
+    """Solve information * x = ``side`` by conjugate gradients; ``side`` is in the range of the information matrix."""
     n = len(side)
     among = LinearOperator((n, n), information.times, dtype=float)
     scaling = sparse.diags_array(1 / np.maximum(information.diagonal, 1e-300))
@@ -176,7 +177,7 @@ def conjugate_gradients(information: Information, side: Floats, precision: float
 
 
 def _solve(information: Floats, free: Floats, sides: Floats) -> Floats:
-    """Solve the system of the information and the sides, with the typical curvature along the flat directions."""
+    """Solve linear systems of the information matrix, with a typical curvature added along the ``free`` directions."""
     if not len(information):  # scipy takes empty matrices from 1.14 on
         return np.zeros(sides.shape)
     matrix, p = information.copy(), len(free)
@@ -195,7 +196,7 @@ def _climb(
     point: tuple[Floats, Floats, float],
     step: Floats,
 ) -> tuple[Floats, Floats, Floats, float] | None:
-    """Take the step, halved until the likelihood does not decrease.
+    """Take a Newton step, which is halved until the likelihood does not decrease.
 
     Returns the biases, extra parameters, logits and value, or None if the likelihood always decreases.
     """
@@ -211,7 +212,7 @@ def _climb(
 
 
 def compute_bias_covariance(maximum: Maximum, free: Floats) -> Floats:
-    """Inverse information of the biases, with the extra parameters estimated, on the identified directions."""
+    """Invert the information matrix on the identified directions, and return the biases' part of the inverse."""
     p, at = len(maximum.biases), maximum.information
     whole = np.block([[at.among, at.across], [at.across.T, at.at.extra_information]])
     inverse = _solve(whole, free, np.eye(len(whole)))[:p, :p]

@@ -1,4 +1,4 @@
-r"""Reliability: how closely an annotator follows quality, estimated separately from the annotator's bias.
+r"""Estimate reliability, which is how closely an annotator follows quality, separately from the annotator's bias.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k q_c + \theta_k \cdot d_j
 
@@ -29,37 +29,37 @@ from badpo.estimation.shrinkage import Mixture, inverted
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 
-# Sides that differ by less, in standard units, are the same.
+# If two sides differ in an attribute by less than this value, in standard units, they count as equal.
 SAME = 0.25
-# Quality at equally spaced nodes, in units of its standard deviation.
+# Equally spaced nodes of a comparison's quality, in standard deviations of the quality.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal prior.
+# Grid of between-annotator standard deviations of reliability, whose mean is 1, and scale of their half-normal prior.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Shares of random responders.
 RANDOM_SHARES = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
-# Least gain in log-likelihood from a common slope: a one-sided test at 5 %.
+# Smallest log-likelihood gain of one common slope over a slope of zero in a one-sided test at 5 %.
 LEAST_GAIN = 1.35
 # Slope, in log-odds per standard deviation of the quality, above which votes count as unanimous.
 LARGEST_SLOPE = 6.0
 # Least mean number of votes per annotator.
 FEWEST = 5
-# Prior probability of a line in reliability (low, because a line hides biases), prior sd of its slope, iterations.
+# Prior probability of a line in reliability (low, because a line hides biases), prior sd of its slope, fitting rounds.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0
-# Newton's method: most steps, length of the last step, and longest step.
+# Largest number of Newton steps, length of a step that ends the iteration, and longest allowed step.
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
-# Precision of the prior of the mean slope.
+# Precision of the normal prior of the annotators' mean slope.
 LOOSE = 1e-3
 
 
 @dataclass(frozen=True)
 class Reliability(Mixture):
-    r"""Reliability :math:`a_k` of m annotators, with the mean 1 and shrunk toward it; NaN if nothing is known.
+    r"""Reliability :math:`a_k` of m annotators, shrunk toward its mean of 1; NaN if reliability cannot be estimated.
 
-    The last part of the mixture is that of random responding.
+    The last component of the mixture stands for random responding.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Reliability(Mixture):
     covariance: Floats | None = None
 
     def mean_of(self, weight: Floats) -> tuple[float, float]:
-        """Weighted mean over annotators, and the variance of its error; weights sum to 1."""
+        """Weighted mean of the annotators' reliability, and the variance of this mean's error; the weights sum to 1."""
         variance = float(weight**2 @ self.sd**2)
         if self.covariance is not None:
             among = self.covariance - np.diag(np.diag(self.covariance))
@@ -99,7 +99,7 @@ def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_arra
 
 
 class _SameVotes:
-    """Votes on comparisons with several votes whose sides do not differ, in the order of their ``blocks``.
+    """Votes on comparisons whose sides do not differ and that have several votes, in the order of their ``blocks``.
 
     The ``kind`` of a comparison is its number of votes (``size``) and its number of votes for a (``n_wins``).
     """
@@ -122,14 +122,14 @@ class _SameVotes:
         self.kind = (np.cumsum(sizes + 1) - sizes - 1)[number] + wins
 
     def log_wins(self, scale: float) -> Floats:
-        """Log-probability of every kind at each node, given its size; of shape (n_kinds, n_nodes)."""
+        """Joint log-probability of each number of wins and each quality node, given the number of votes."""
         size, wins = self.size[:, None], self.n_wins[:, None]
         ways = -betaln(wins + 1, size - wins + 1) - np.log(size + 1)
         x = scale * NODES
         return np.asarray(ways + wins * x - size * np.logaddexp(0, x) + LOG_MASS)
 
     def fit_common_slope(self) -> tuple[float, float]:
-        """Estimate the common slope, in units of the quality's standard deviation, and its gain in log-likelihood."""
+        """Estimate one slope for all annotators, per standard deviation of quality, and its gain in log-likelihood."""
         n = np.bincount(self.kind, minlength=len(self.size))
 
         def loss(scale: float) -> float:
@@ -143,8 +143,8 @@ def equal_reliability_p_value(votes: Votes) -> float:
     r"""P-value of the test that all annotators are equally reliable; NaN if the votes contain no information about it.
 
     The test uses the comparisons whose sides do not differ in any attribute, because no bias acts on them. If
-    annotators are equally reliable, the number of wins s of T votes is sufficient for the quality z, and the score of
-    annotator k is
+    annotators are equally reliable, the number s of wins among T votes is a sufficient statistic for the quality z, and
+    the score of annotator k is
 
     .. math:: U_k = \sum_c y_{kc}\, E[z_c \mid s_c] - E[z_c p(z_c) \mid s_c]
 
@@ -180,7 +180,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     vote = same_votes.blocks.comparison
     kind = same_votes.kind[vote]
     score = of.T @ ((same_votes.sign > 0) * quality[kind] - expected[kind])
-    # one row for each comparison, then one row for the variance that belongs to each annotator alone
+    # the matrices have a row per comparison and then a row per annotator for the annotator's own variance
     alone = of.T @ (own - between)[vote]
     columns = np.append(same_votes.annotator, np.arange(votes.n_annotators))
     starts = np.append(same_votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
@@ -192,11 +192,11 @@ def equal_reliability_p_value(votes: Votes) -> float:
 
 
 def _sum_of_squares_p_value(score: Floats, variance: sparse.csr_array) -> float:
-    """P-value of scores without their common part, from the first two moments of their sum of squares."""
+    """P-value of the scores after their common part is removed, from two moments of their sum of squares."""
     common = variance.sum(axis=1)
     total = common.sum()
     part = common / total
-    # moments of V - v v' / sum(v), which need no dense matrix
+    # moments of V - v v' / sum(v), which are computed without a dense matrix
     removed = common @ part
     mean = variance.trace() - removed
     if not mean > 1e-9 * total:
@@ -211,13 +211,14 @@ def _sum_of_squares_p_value(score: Floats, variance: sparse.csr_array) -> float:
 
 
 def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | None = None) -> Reliability:
-    r"""Estimate reliability by the marginal likelihood of comparisons whose sides differ by less than a quarter unit.
+    r"""Estimate annotators' reliability from comparisons whose sides differ by less than a quarter of a standard unit.
 
-    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus the known ``shift``, and :math:`a_k = s_k
-    / \bar s`. Slopes are normal around their mean with a standard deviation :math:`\kappa` in units of the mean. A
-    share of annotators are random responders with slope 0. The result is averaged over the standard deviation and the
-    share, with weights from the marginal likelihood (Laplace approximation), a half-normal prior of the standard
-    deviation with the scale ``USUAL`` and a flat prior of the shares in ``RANDOM_SHARES``. An annotator who nearly
+    If a comparison has the quality :math:`z \sim N(0, 1)`, the logit of annotator k's vote is :math:`s_k z` plus the
+    known ``shift``, and the annotator's reliability is :math:`a_k = s_k / \bar s`. The annotators' slopes have a normal
+    distribution with a standard deviation of :math:`\kappa` times their mean. A share of the annotators are random
+    responders, whose slope is 0. The result is averaged over :math:`\kappa` and over the share of random responders,
+    weighted by the marginal likelihood (Laplace approximation) and the priors. The prior of :math:`\kappa` is
+    half-normal with the scale ``USUAL``, and the shares in ``RANDOM_SHARES`` have a flat prior. An annotator who nearly
     always chooses the side with an attribute does not count as a random responder.
 
     ``votes.delta`` contains only attributes of the responses, in standard units. ``shift`` is the known part of the
@@ -280,7 +281,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
 
 
 def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
-    """Estimate the common slope, and return the reason if it is not usable (otherwise an empty text)."""
+    """Estimate one slope for all annotators, and return the reason if the slope is not usable (or an empty text)."""
     if not len(votes.sign):
         return np.nan, "few"
     scale, gain = votes.fit_common_slope()
@@ -298,7 +299,7 @@ class _Groups:
 
     @classmethod
     def of(cls, group: ArrayLike) -> "_Groups":
-        """Number the groups of annotators with the same label."""
+        """Build groups of the annotators who have the same label."""
         label = np.unique(np.asarray(group), return_inverse=True)[1]
         return cls(_annotator_indicators(label, int(label.max()) + 1), np.bincount(label).astype(float))
 
@@ -308,12 +309,12 @@ class _Groups:
         return len(self.size)
 
     def centered(self, values: Floats) -> Floats:
-        """Subtract the mean of their group from the values, along the first axis."""
+        """Center the annotators' values, along the first axis, at the mean of each group of annotators."""
         return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
 
 def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
-    """Weights of each standard deviation, and of each annotator's parts, with a share of random responders.
+    """Posterior weights of each standard deviation and of each annotator's mixture components, with random responders.
 
     ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for each annotator's votes.
     """
@@ -339,17 +340,17 @@ class ClassMerit(NamedTuple):
 
 
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
-    r"""Distribution of the apparent biases of classes that differ in reliability only.
+    r"""Estimate the distribution of the apparent biases of classes that differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an annotator with reliability a and without any bias
-    prefers that side by a m log-odds. Class c with the reliability a_c therefore appears to have the bias
+    If the side with the attribute is better by m log-odds, an unbiased annotator with the reliability a prefers that
+    side by a times m log-odds. A class c with the reliability a_c therefore appears to have the following bias in
+    addition to its own:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
 
-    in addition to its own. The votes do not separate m from bias, so m has the prior of the line in reliability
-    (`adjust_for_reliability`). The reliability of the classes is estimated as in `fit_reliability`, with one slope for
-    all annotators of a class.
+    The votes do not separate m from bias, so m has the prior of the line in reliability (`adjust_for_reliability`). The
+    reliability of the classes is estimated as in `fit_reliability`, with one slope for all annotators of a class.
 
     In ``votes``, annotators are replaced by their classes; -1 stands for an annotator without a class.
 
@@ -385,7 +386,7 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
 
 
 class _Expansion(NamedTuple):
-    """The marginal likelihood at some slopes, and its derivatives by Louis's formula.
+    """Marginal likelihood at given slopes of the annotators, and its derivatives by Louis's formula.
 
     ``random_ratio`` is the log-likelihood ratio of each annotator's slope being 0, with the other slopes unchanged.
     """
@@ -398,7 +399,7 @@ class _Expansion(NamedTuple):
 
 
 def _expand_likelihood(votes: _SameVotes, slopes: Floats) -> _Expansion:
-    """Compute the marginal likelihood and its derivatives at some slopes."""
+    """Compute the marginal likelihood of the annotators' slopes and its derivatives at the given slopes."""
     value, slope, blocks = 0.0, slopes[votes.annotator], votes.blocks
     score, random_ratio = np.empty((2, len(votes.sign)))
     entries = np.empty(blocks.n_pairs)
@@ -464,7 +465,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # the remaining step is zero after a step was taken, or if no step increases the likelihood
+        # no step remains after a step was taken, or if no step increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -473,7 +474,7 @@ def _maximize(
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
-    """Inverse and log-determinant; directions of positive curvature count with the negative of their curvature."""
+    """Inverse and log-determinant of a matrix; negative eigenvalues are replaced by their absolute values."""
     try:
         return inverted(matrix)
     except LinAlgError:
@@ -485,7 +486,7 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
 
 
 class Line(NamedTuple):
-    """Line of the biases toward one attribute in reliability: its probability, its slope and the slope's variance.
+    """Regression line of the biases toward one attribute on reliability, with its probability and its slope's variance.
 
     ``between`` is the variance about the line. ``offset`` is reliability minus the mean over the annotators with whom
     the votes compare an annotator.
@@ -498,10 +499,10 @@ class Line(NamedTuple):
     offset: Mixture
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of the residual biases, over the parts of reliability weighted by their likelihood."""
+        """Mean and variance of each bias after subtracting the line, averaged over the mixture of its reliability."""
         offset = self.offset
         left = bias[:, None] - self.slope * offset.means
-        # the square of the slope, minus the variance of its error
+        # unbiased estimate of the squared slope: its square minus the variance of its error
         steep = max(self.slope**2 - self.open_slope, 0.0)
         variance = se[:, None] ** 2 + steep * offset.sds**2
         variance += self.open_slope * offset.means**2
@@ -513,7 +514,7 @@ class Line(NamedTuple):
 
 
 class AdjustedBiases(NamedTuple):
-    """Biases as deviations from lines in reliability, the line of each attribute, and p-values of no deviation."""
+    """Biases adjusted for reliability, the line of each attribute, and p-values of equal biases after adjustment."""
 
     biases: BiasEstimates
     lines: dict[int, Line]
@@ -521,12 +522,12 @@ class AdjustedBiases(NamedTuple):
 
 
 def find_unexplained_choices(votes: Votes) -> Bools:
-    r"""Annotators whose choices low reliability cannot explain, of shape (n_annotators, n_attributes).
+    r"""Mark the annotators whose choices low reliability cannot explain; the shape is (n_annotators, n_attributes).
 
     Low reliability moves the share of an annotator's votes for the side with more of the attribute toward one half.
-    With :math:`n_k` votes, a share :math:`s_k` of them for that side and the pool's share :math:`S`, low reliability
-    does not explain the choices of annotator k if :math:`s_k` is outside the range from 1/2 to S by ``BEYOND``
-    standard errors z:
+    Annotator k casts :math:`n_k` votes, of which the share :math:`s_k` is for that side, and the pool's share is
+    :math:`S`. Low reliability does not explain the annotator's choices if :math:`s_k` is outside the range from 1/2 to
+    S by more than ``BEYOND`` standard errors z:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
@@ -544,7 +545,7 @@ def find_unexplained_choices(votes: Votes) -> Bools:
     n, net = of @ toward**2, of @ toward
     total = net.sum(axis=0)
     pool = np.abs(total) / np.maximum(n.sum(axis=0), 1)
-    # votes for the pool's side minus votes against it: n (2 s - 1)
+    # an annotator's votes for the pool's preferred side minus votes against this side: n (2 s - 1)
     net *= np.where(total < 0, -1, 1)
     error = np.sqrt(np.maximum(n, 1))
     further = (net - n * pool) / (error * np.sqrt(np.maximum(1 - pool**2, LOOSE)))
@@ -554,7 +555,7 @@ def find_unexplained_choices(votes: Votes) -> Bools:
 def adjust_for_reliability(
     biases: BiasEstimates, reliability: Reliability, beyond: ArrayLike = False
 ) -> AdjustedBiases:
-    r"""Deviations from a line in reliability, weighted by the probability of a line, and from the mean otherwise.
+    r"""Average the biases' deviations from a line in reliability and from the mean, weighted by the line's probability.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
@@ -588,7 +589,7 @@ def adjust_for_reliability(
             mean -= _group_means(mean, group, is_known)
             squares = mean**2 / variance
             moved = np.isfinite(bias) & (se > 0)
-            # mixture of both cases: with a line and without
+            # average the case with a line and the case without a line
             further = line.chance * (mean - bias)
             apart = se**2 + further * (mean - bias)
             variance = (1 - line.chance) * apart + line.chance * variance
@@ -602,12 +603,12 @@ def adjust_for_reliability(
 
 
 def _df(group: Ints) -> int:
-    """Degrees of freedom about a line, with a mean for each group."""
+    """Residual degrees of freedom of a line that is fitted with a separate mean for each group of annotators."""
     return len(group) - 1 - len(np.unique(group))
 
 
 def _group_means(values: Floats, group: Ints, is_known: Bools) -> Floats:
-    """Mean of each annotator's group, over annotators with an estimate; of all annotators if a group has none."""
+    """Mean of each annotator's group, over annotators with an estimate; the overall mean if a group has no estimate."""
     means = pd.Series(np.where(is_known, values, np.nan)).groupby(group).transform("mean")
     return np.asarray(means.fillna(values[is_known].mean()))
 
@@ -615,7 +616,7 @@ def _group_means(values: Floats, group: Ints, is_known: Bools) -> Floats:
 def _fit_line(
     bias: Floats, se: Floats, reliability: Reliability, group: Ints, is_known: Bools, explained: Bools
 ) -> Line:
-    """Fit a line through the origin to the ``explained`` annotators: its slope and the variance about it in turn."""
+    """Fit a line through the origin to the ``explained`` annotators, updating slope and residual variance in turn."""
     group_mean = _group_means(reliability.mean, group, is_known)
     x, y = (reliability.mean - group_mean)[explained], bias[explained]
     variance, open_reliability = se[explained] ** 2, reliability.sd[explained] ** 2

@@ -1,10 +1,10 @@
 r"""Evidence that an annotator votes differently from co-voters; the evidence is valid at any time.
 
 Consider a comparison that receives no further votes and on which s of n votes are for side a. If annotator k votes like
-the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that k chose a is then
-s / n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by :math:`\epsilon`
-log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n - s)`. The
-likelihood ratio of the two hypotheses is
+the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that annotator k chose
+side a is then s / n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by
+:math:`\epsilon` log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n
+- s)`. The likelihood ratio of such a larger bias to the same bias as the co-voters is
 
 .. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0}.
 
@@ -29,17 +29,17 @@ from numpy.typing import ArrayLike
 
 from badpo.theory import Bools, Floats
 
-# Values of epsilon, in log-odds per unit of the attribute.
+# Grid of epsilon, the additional bias in log-odds per unit of the attribute.
 GRID = np.array([-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0])
-# Values of kappa, the relative decrease in reliability.
+# Grid of kappa, the relative decrease in an annotator's reliability.
 RELIABILITY_GRID = np.array([0.5, 1.0])
 
 
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
-    """Probability s / n that a voter of one comparison chose a, given the number s of votes for a.
+    """Probability s / n that a voter of one comparison chose response a, given that s of n votes are for a.
 
-    s and n are counted among the voters for whom the sides had the same differences. For attributes of the responses
-    these are all voters of the comparison.
+    Both numbers count only the voters for whom the sides had the same differences. For an attribute of the responses,
+    all voters of a comparison saw the same differences.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
 def log_tilt_ratios(
     chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
 ) -> Floats:
-    r"""Log-likelihood ratio of an additional bias, for each value of the grid, against the bias of the co-voters.
+    r"""Log-likelihood ratio of each additional bias in the grid against the bias of the co-voters.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
@@ -87,9 +87,10 @@ def log_tilt_ratios(
 
 
 def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
-    r"""Log-likelihood ratio of a lower reliability against that of the co-voters, if the sides do not differ.
+    r"""Log-likelihood ratio of a lower reliability against the co-voters' reliability, if the sides do not differ.
 
-    The odds are :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p / (1 - p)`, for each :math:`\kappa` of a grid.
+    With the lower reliability, the odds of a vote for a are :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p / (1
+    - p)`, for each :math:`\kappa` of a grid.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
 
 
 def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delta: ArrayLike) -> Floats:
-    r"""Log-likelihood ratio of a bias, for each value of the grid, against random responding.
+    r"""Log-likelihood ratio of each bias in the grid against random responding.
 
     .. math:: \log 2 - \log(1 + e^{\mp(\epsilon d + g / 2)}), \qquad g = \log \frac{1 + s_{-k}}{n - s_{-k}}
 
@@ -127,7 +128,7 @@ def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
-    """Log of the mean over the grid of the accumulated likelihood ratios.
+    """Log of the e-value, which is the mean of the accumulated likelihood ratios over the grid.
 
     Examples
     --------
@@ -139,9 +140,9 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
 
 
 def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) -> Floats:
-    """Log e-values of a bias, against voting as the co-voters do and against random responding.
+    """Log e-values for a bias, against the null hypotheses of voting like the co-voters and of random responding.
 
-    The e-value is 0 if the evidence for low reliability is positive.
+    The e-value of a bias is 0 if the evidence for low reliability is positive.
 
     Examples
     --------
@@ -152,11 +153,11 @@ def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) ->
 
 
 def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
-    r"""Significant e-values among many, by the e-BH procedure.
+    r"""Select the significant e-values among many by the e-BH procedure.
 
-    The i largest e-values are flagged, with the largest i such that the i-th largest is at least
-    :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence between
-    the e-values and any stopping time, because every e-process is valid for the stream of all votes.
+    Among m e-values the procedure flags the i largest, where i is the largest number for which the i-th largest e-value
+    is at least :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence
+    between the e-values and any stopping time, because every e-process is valid for the stream of all votes.
 
     References
     ----------

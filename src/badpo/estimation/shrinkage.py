@@ -1,10 +1,11 @@
 r"""Empirical Bayes: shrink every annotator's deviation toward the pool, and flag large deviations.
 
-There are two ways to compute a posterior. `shrink_normal` treats estimates as :math:`\hat d_k \sim N(d_k, s_k^2)` and
-assumes that true deviations have a normal prior, whose standard deviation tau is estimated from the same estimates.
-With about a dozen informative votes per annotator, however, estimates are inflated, their errors grow with them, some
-are infinite, and the estimate of tau is biased. `shrink_votes` therefore integrates the biases out of the conditional
-likelihood. For an annotator without an estimate the posterior is the prior, and ``basis`` says so.
+There are two ways to compute the posterior of an annotator's deviation. `shrink_normal` treats estimates as :math:`\hat
+d_k \sim N(d_k, s_k^2)` and assumes that true deviations have a normal prior, whose standard deviation tau is estimated
+from the same estimates. With about a dozen informative votes per annotator, however, estimates are inflated, their
+errors grow with them, some are infinite, and the estimate of tau is biased. `shrink_votes` therefore integrates the
+biases out of the conditional likelihood. For an annotator without an estimate the posterior equals the prior, and
+``basis`` is ``prior``.
 
 In a real pool all annotators differ a little, so a test of exact equality flags everyone if there are enough votes.
 Flags therefore use the posterior probability that a deviation exceeds a relevant size. The test of equality remains
@@ -42,28 +43,28 @@ NEGLIGIBLE = 12.0
 TAU_NODES = 31
 # Number of bisections for a quantile.
 BISECTIONS = 30
-# Shares of annotators with a large deviation, and the ratios of their standard deviation to that of the others.
+# Shares of annotators with large deviations, and ratios of the standard deviations of large and other deviations.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
-# Iterations of the EM algorithm for the center of the priors.
+# Number of EM iterations that estimate the center of the priors.
 CENTERINGS = 8
 # Posterior probability of a prior below which the prior is left out.
 UNLIKELY = 1e-3
-# Largest number of annotators from whom the priors are weighted.
+# Largest number of annotators whose estimates determine the weights of the priors.
 LARGEST_SAMPLE = 1000
 # Largest number of biases for which the covariance is computed as a dense matrix.
 LARGEST_DENSE = 600
-# Largest group of biases whose variances are exact in a large pool.
+# Largest group of biases for which variances are computed exactly although the pool is large.
 FEW = 40
-# Largest share of a bias's precision that the errors of other biases remove.
+# Upper limit of the share of a bias's precision that the errors of other biases remove.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
-# Mean square of the last Newton step, in posterior standard deviations; number of modes that predict the next mode.
+# Mean square of a Newton step that ends the iteration, in posterior sds; number of modes that predict the next mode.
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
-# Largest number of rounds that estimate tau and the dispersion in turn, and change of the dispersion that ends them.
+# Largest number of rounds that update tau and the dispersion, and change of the dispersion that ends the rounds.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
-# Least posterior probability of a large deviation with which an annotator is flagged.
+# Smallest posterior probability of a large deviation for which an annotator is flagged.
 LIKELY = 0.5
 # Range of tau / (scale + tau).
 NARROWEST, WIDEST = 0.01, 0.99
@@ -78,7 +79,7 @@ _POINTS, _WEIGHTS = np.array(hermegauss(15))[..., None]
 class Mixture:
     """One distribution for each annotator k: the sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
 
-    All three are of shape (m, n_parts); the standard deviations are above 0.
+    Each of the three arrays is of shape (m, n_parts), and all standard deviations are above 0.
     """
 
     means: Floats
@@ -92,12 +93,12 @@ class Mixture:
 
     @property
     def sd(self) -> Floats:
-        """Standard deviation of every row, including the variance between its parts."""
+        """Standard deviation of every row, including the variance between the row's components."""
         centered = self.means - self.mean[:, None]
         return np.asarray(np.sqrt((self.weights * (self.sds**2 + centered**2)).sum(axis=1)))
 
     def cdf(self, value: Floats | float) -> Floats:
-        """Probability of at most ``value`` under every row."""
+        """Probability that a draw from each row's distribution is at most ``value``."""
         gap = np.reshape(value, (-1, 1)) - self.means
         return np.asarray((self.weights * ndtr(gap / self.sds)).sum(axis=1))
 
@@ -111,7 +112,7 @@ class Mixture:
         return np.asarray(self.means[chosen] + self.sds[chosen] * noise)
 
     def quantile(self, probability: float) -> Floats:
-        """Value below which every row has the given probability, to a billionth of the range of its parts."""
+        """Quantile of every row's distribution, accurate to a billionth of the range of the row's components."""
         parts = self.means + ndtri(probability) * self.sds
         low, high = parts.min(axis=1), parts.max(axis=1)
         for _ in range(BISECTIONS):
@@ -175,7 +176,7 @@ class TauLikelihood:
 
     @cached_property
     def scale(self) -> float:
-        """Root of the harmonic mean of squared standard errors."""
+        """Square root of the harmonic mean of the squared standard errors."""
         return float(1 / np.sqrt(np.mean(1 / self.se**2)))
 
     def log_likelihood(self, tau: ArrayLike) -> Floats:
@@ -206,7 +207,7 @@ class TauLikelihood:
         return float(peak) if self.at(peak) > self.at(0.0) else 0.0
 
     def ends(self, drop: float) -> Floats:
-        """Shares at which the log-likelihood has fallen by ``drop`` on either side, or the ends of the range."""
+        """Shares on both sides of the maximum at which the log-likelihood is lower by ``drop``, or the range's ends."""
 
         def height(share: float) -> float:
             return float(self.at(share) - self.at(self.share)) + drop
@@ -225,12 +226,12 @@ def _tau_of_share(share: _Share, scale: float) -> _Share:
 
 
 def _log_flat_prior(shares: Floats) -> Floats:
-    r"""Log-masses of shares under a flat density of :math:`\tau^2`, which is share / (1 - share)^3 in shares.
+    r"""Log-prior of the shares tau / (scale + tau): a flat density of tau^2 is share / (1 - share)^3 in the share.
 
-    The prior does not depend on the unit of tau. Among flat priors, it is the one with which the credible intervals of
-    biases have the stated coverage (Morris and Tang, 2011, "Estimating random effects via adjustment for density
-    maximization"). With at most three annotators the votes do not outweigh the prior: tau may then be large, and
-    deviations are hardly shrunk.
+    The prior does not depend on the unit of tau. Among flat priors, only a flat prior of :math:`\tau^2` gives the
+    credible intervals of biases the stated coverage (Morris and Tang, 2011, "Estimating random effects via adjustment
+    for density maximization"). With at most three annotators the votes do not outweigh the prior: tau may then be
+    large, and deviations are hardly shrunk.
     """
     return np.asarray(np.log(shares / (1 - shares) ** 3 * np.gradient(shares)))
 
@@ -287,7 +288,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> ShrunkenBiases:
 def _shrink_to_center(
     center: Floats, total: Floats, sd: Floats, value: Floats, se: Floats
 ) -> tuple[Floats, Floats]:
-    r"""Posterior mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu` and its variance under a normal prior."""
+    r"""Posterior mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu` and posterior variance under a normal prior."""
     kept = sd**2 / (sd**2 + se**2)
     mean = kept * value + (1 - kept) * center
     return mean, kept * se**2 + (1 - kept) ** 2 / total
@@ -304,8 +305,9 @@ def _fill_missing(likelihood: TauLikelihood, known: Bools) -> tuple[Floats, Floa
 def _priors(taus: Floats) -> Floats:
     """Priors as mixtures of three normal distributions: their shares, offsets from the center and standard deviations.
 
-    Each of the three arrays is of shape (3, n_priors, n_taus, 1). The first prior is normal. With the other priors a
-    few annotators have large deviations, either around the center of the other annotators or on both sides of it.
+    The arrays of shares, offsets and standard deviations are of shape (3, n_priors, n_taus, 1). The first prior is
+    normal. With the other priors a few annotators have large deviations, either around the center of the other
+    annotators or on both sides of it.
     """
     parts: list[list[tuple[float, float, float]]] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
     for far, ratio in product(FAR_SHARES, FAR_RATIOS):
@@ -323,7 +325,7 @@ def _priors(taus: Floats) -> Floats:
 def _weigh_parts(
     prior: Floats, value: Floats, se: Floats, center: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Precision of each estimate under each part, its log-likelihood, and each part's probability given it."""
+    """Precision of each estimate under each prior component, its log-likelihood, and each component's probability."""
     share, offset, sd = prior
     weight = 1 / (sd**2 + se**2)
     apart = value - offset - center[..., None]
@@ -344,7 +346,7 @@ def _average_priors(
     log_prior: Floats,
     tau_interval: tuple[float, float, float],
 ) -> ShrunkenBiases:
-    r"""Average the posterior under a normal prior with those under priors with which a few biases are large.
+    r"""Average the posterior under a normal prior and the posteriors under priors that allow a few large biases.
 
     .. math:: d_k \sim (1 - \pi) N(\mu, t^2) + \pi N(\mu, r^2 t^2) \quad\text{or}\quad
         (1 - \pi) N(\mu, t^2) + \tfrac{\pi}{2} N(\mu - r t, t^2) + \tfrac{\pi}{2} N(\mu + r t, t^2)
@@ -362,7 +364,7 @@ def _average_priors(
     estimates[:, known] = likelihood.value, likelihood.se
     if len(likelihood.value) == 1:
         return ShrunkenBiases(normal, annotator_basis, *tau_interval, reliability, *estimates)
-    # more annotators than this would not change the weights, only take longer
+    # a larger sample of annotators would not change the weights of the priors, only take longer
     step = -(-len(likelihood.value) // LARGEST_SAMPLE)
     value, se, prior = likelihood.value[::step], likelihood.se[::step], _priors(taus)
     center = np.full(prior.shape[2:4], np.median(value))
@@ -392,17 +394,17 @@ def _average_priors(
 
 
 def _join_mixtures(parts: list[Mixture]) -> Mixture:
-    """Mixture of all parts of some mixtures, with weights that add up to 1."""
+    """Join mixtures into one mixture of all their components, with weights that add up to 1."""
     columns = zip(*(vars(part).values() for part in parts), strict=True)
     means, sds, weights = (np.hstack(each) for each in columns)
     return Mixture(means, sds, weights / weights.sum(axis=1, keepdims=True))
 
 
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
-    """Average two posteriors; for all annotators, the second posterior is correct with the probability ``chance``.
+    """Average two posteriors, with the probability ``chance`` that the second one is correct for all annotators.
 
-    Tau is that of the more probable posterior, and its interval contains the intervals of both. A posterior with a
-    probability of at most 10 % does not widen the interval.
+    The result has the tau of the more probable posterior, and its interval of tau contains the intervals of both
+    posteriors. A posterior with a probability of at most 10 % does not widen the interval of tau.
     """
     both = (one, 1 - chance), (other, chance)
     likely = [shrunken for shrunken, share in both if share > 0.1]
@@ -423,13 +425,13 @@ def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float
 
 
 class _VotePool:
-    """The informative votes, and for each bias with an informative vote its attribute and its group.
+    """Informative votes of a pool, with the attribute and the group of every bias that has an informative vote.
 
-    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` is the
-    size of each bias's group; it is infinite if the attribute varies between the votes on one comparison, because the
-    shared bias is then identified. ``scale`` contains, for each attribute, the typical error of a bias if all biases
-    are equal. ``point`` is the last expansion of the likelihood, from which the search for the next mode starts. The
-    likelihood is raised to 1 / ``dispersion``.
+    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` is the size
+    of each bias's group; it is infinite if the attribute varies between the votes on one comparison, because the shared
+    bias is then identified. ``scale`` contains, for each attribute, the typical error of a bias if all biases are
+    equal. ``point`` is the last expansion of the likelihood, from which the search for the next mode starts. The
+    likelihood is raised to the power of 1 / ``dispersion``.
 
     The votes on a comparison are in the order of their codes. Votes of one annotator with the same differences have
     the same code. Comparisons with the same codes and as many wins have the same moments, so ``model`` and ``design``
@@ -467,7 +469,7 @@ class _VotePool:
         self.scale = np.sqrt(n_biases / np.where(total > 0, total, 1.0))
 
     def _add_pairs(self, code: Ints) -> None:
-        """Find the entries of the information to which each covariance of two votes contributes."""
+        """Find the entries of the information matrix to which each covariance of two votes contributes."""
         first, same = _find_kinds(self.blocks.comparison, code)
         self.alike = []
         for size in np.unique(self.blocks.sizes).tolist():
@@ -497,14 +499,14 @@ class _VotePool:
         self.sums = sparse.csr_array((weight, (place, pair)), (len(rows), blocks.n_pairs))
 
     def curvature(self, precision: Floats) -> sparse.csr_array:
-        """Information at ``point`` plus the precision of the priors."""
+        """Information matrix of the biases at ``point``, plus the precision of the biases' priors."""
         curvature = copy(self.information)
         curvature.data = self.point.information / self.dispersion
         curvature.data[self.diagonal] += precision
         return curvature
 
     def expanded(self, biases: Floats) -> _Point:
-        """Expand the likelihood around some biases, with a dispersion of 1."""
+        """Compute the log-likelihood and its derivatives at the given biases, with a dispersion of 1."""
         moments = self.model.winners(self.design @ biases)
         value = float(self.wins @ biases - self.count @ moments.log_total)
         by_size = [(adds, moments.covariance[pairs]) for pairs, adds in self.alike]
@@ -514,7 +516,7 @@ class _VotePool:
 
 
 class _Point(NamedTuple):
-    """Biases, their log-likelihood, its gradient and information, and the moments of the winners."""
+    """Biases, and the log-likelihood, its gradient, its information matrix and the winners' moments at these biases."""
 
     biases: Floats
     value: float
@@ -524,10 +526,10 @@ class _Point(NamedTuple):
 
 
 def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
-    """First group of each kind, and the kind of each group; groups of one kind contain the same values equally often.
+    """Sort groups into kinds with the same values equally often; return each kind's first group and each group's kind.
 
-    Each value stands for a random number of 64 bits. Of a million different groups, two have the same sum of these
-    with a probability below 1e-7.
+    The function replaces each value by a random 64-bit number and compares the groups' sums. The probability that two
+    of a million different groups have the same sum is below 1e-7.
     """
     numbers = np.random.default_rng(0).integers(2**64, size=value.max() + 1, dtype=np.uint64)
     total = np.zeros(group.max() + 1, np.uint64)
@@ -540,7 +542,7 @@ def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
 def shrink_votes(
     votes: Votes, clusters: ArrayLike | None = None, wanted: ArrayLike = True
 ) -> tuple[ShrunkenBiases, ...]:
-    r"""Posterior deviations and tau from the conditional likelihood of the votes, with the biases integrated out.
+    r"""Estimate tau and posterior deviations from the conditional likelihood of the votes, with biases integrated out.
 
     .. math:: L(\tau) = \int \prod_c P(W_c \mid |W_c|, \theta) \prod_k N(\theta_k; \mu, \tau^2) \, d\theta
 
@@ -615,10 +617,10 @@ class _PosteriorMoments(NamedTuple):
 
 
 def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> _PosteriorMoments:
-    """Posterior for known taus, if tau / (scale + tau) of attribute j is ``share``, which is between 0 and 1.
+    """Posterior of the biases for known taus; tau / (scale + tau) of attribute j is ``share``, between 0 and 1.
 
-    The search for the mode starts from the polynomial through the modes at the nearest shares. This start is so close
-    to the mode that one expansion of the likelihood is usually enough.
+    The search for the posterior mode starts from a polynomial through the modes at the nearest shares. The polynomial
+    is so close to the mode that one expansion of the likelihood is usually enough.
     """
     path = pool.paths.setdefault((j, pool.dispersion, *np.delete(taus, j)), {})
     if share not in path:
@@ -663,7 +665,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
     """Average the posterior of the biases toward attribute j over tau."""
     scale, known, members = pool.scale[j], pool.informed[:, j], pool.attribute == j
     at, top = partial(_posterior_at_share, pool, all_taus, j), all_taus[j] / (scale + all_taus[j])
-    # extend the range until little posterior mass is outside, or to the limits
+    # widen the range of shares until little posterior mass is outside, but not beyond the limits
     least, ends = at(top).log_marginal - 4.5, []
     for farthest in (NARROWEST - top, WIDEST - top):
         reach = 0.05 * farthest
@@ -681,7 +683,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
     sds, weights = (np.tile(each, (len(known), 1)) for each in (taus, masses))
     means = np.zeros(sds.shape)
     means[known], sds[known] = mean, sd
-    # normal estimates that, with the prior N(0, tau^2), have posteriors with these moments
+    # find normal estimates whose posteriors under the prior N(0, tau^2) have the computed moments
     best = np.abs(taus - np.sqrt(masses @ taus**2)).argmin()
     prior_precision, own = taus[best] ** -2, sd[:, best] ** -2
     precision = np.maximum(own - prior_precision, 1e-6 * prior_precision)
@@ -700,7 +702,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
 
 
 def _find_posterior(pool: _VotePool, taus: Floats) -> _PosteriorMoments:
-    """Find the mode by Newton's method, and the moments around the mode."""
+    """Find the posterior mode of the biases by Newton's method, and the posterior's moments around the mode."""
     precision, phi = 1 / taus[pool.attribute] ** 2, pool.dispersion
     is_dense = len(precision) <= LARGEST_DENSE
 
@@ -738,10 +740,11 @@ def _find_posterior(pool: _VotePool, taus: Floats) -> _PosteriorMoments:
 def _approximate_variances(
     pool: _VotePool, curvature: sparse.csr_array, shared: Floats
 ) -> tuple[Floats, float]:
-    """Variance of every bias without the mean of its group, which is not identified, and the log-determinant.
+    """Variance of every bias around its group's mean, which is not identified, and the log-determinant.
 
-    In a large pool two annotators share few comparisons. Each variance is therefore computed from a bias and its
-    neighbors, as if the neighbors had no other neighbors. The variances of small groups are exact.
+    In a large pool two annotators share few comparisons. The variance of a bias is therefore computed from this bias
+    and the biases that share comparisons with it, as if the latter shared comparisons with no other bias. The variances
+    of small groups are exact.
     """
     diagonal = curvature.diagonal()
     neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1
@@ -767,10 +770,10 @@ def _correct_laplace(
 ) -> tuple[Floats, Floats, float]:
     r"""Mean and standard deviation of every bias without a normal approximation, and the log marginal's correction.
 
-    The likelihood of a bias is approximated by that of logistic votes with some unit and some odds. These votes have
-    the same slope and curvature at the mode, and the same third and fourth derivatives, averaged over the other biases.
-    The cumulants of a vote with another vote on the same comparison follow from the probabilities p and the covariance
-    c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
+    The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes with some unit and some
+    odds. The log-likelihood of the hypothetical votes has the same slope and curvature at the mode, and the same third
+    and fourth derivatives, averaged over the other biases. The cumulants of a vote with another vote on the same
+    comparison follow from the probabilities p and the covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
     :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
     chance, covariance, _ = pool.point.winners
@@ -821,10 +824,10 @@ def probability_exceeds(shrunk: ShrunkenBiases, rho: float) -> Floats:
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     r"""Select the longest list of annotators whose expected share of false flags is at most ``fdr``.
 
-    Annotators are added in the order of decreasing probability :math:`p_k` of a large deviation, while the mean of
-    :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because a list
-    with many certain flags would otherwise have room for them. Annotators with the same probability are added together
-    or not at all.
+    Annotators are added to the list in the order of decreasing probability :math:`p_k` of a large deviation, while the
+    mean of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because
+    a list with many certain flags would otherwise have room for them. Annotators with the same probability are added
+    together or not at all.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tests of differences between annotators and between classes, and agreement."""
+"""Test differences between annotators and between classes of annotators, and measure agreement."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -22,7 +22,7 @@ from badpo.theory.summaries import cluster_mean, wilson_ends
 # Largest number of groups of annotators within which classes are compared.
 MOST_GROUPS = 50
 # Number of values of tau over which the test of classes is averaged.
-# Values whose log-mass is below that of the most likely value by NEGLIGIBLE are omitted.
+# Values of tau whose log-mass is lower than the largest log-mass by NEGLIGIBLE or more are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -56,11 +56,12 @@ class ClassOffsets:
 def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike | None = None) -> Floats:
     r"""P-value, for each attribute, of the hypothesis that all annotators have the same bias.
 
-    If the bias is shared, the conditional likelihood does not depend on it (for an attribute of the responses), and
-    the score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. The statistic is
-    :math:`\sum_k S_k^2`, the score in the variance of the biases. It is compared with the :math:`c \chi^2_\nu` of the
-    same mean, tr V, and variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio
-    test with one parameter per annotator does not.
+    If all annotators have the same bias toward an attribute of the responses, the conditional likelihood does not
+    depend on this bias. The score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, then has mean 0 and covariance
+    V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases. The statistic
+    is compared with the scaled chi-squared distribution :math:`c \chi^2_\nu` of the same mean, tr V, and variance, 2 tr
+    V^2. The test keeps its level with few votes per annotator; a likelihood ratio test with one parameter per annotator
+    does not.
 
     ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
     tested, the biases toward the other attributes are those of ``biases``. An attribute that varies between the votes
@@ -103,9 +104,9 @@ def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike 
 def class_offsets(
     biases: BiasEstimates, annotator_class: ArrayLike, merit: ClassMerit | None = None
 ) -> ClassOffsets:
-    r"""Mean bias of every class of annotators, from the annotators' own estimates.
+    r"""Estimate the mean bias of every class of annotators from the estimates of individual annotators.
 
-    Annotators are the units, because annotators of one class differ too:
+    The units of the analysis are annotators, not votes, because annotators of one class differ too:
 
     .. math:: \hat d_k = \mu_{class(k)} + h_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad p = \int P(\chi^2_\nu > Q_0(\tau) - Q_1(\tau))\, \pi(\tau)\, d\tau
@@ -170,7 +171,7 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Annotators whose group has several members and is among the largest; the limit keeps the design small."""
+    """Mark annotators in the largest groups with several members; the limit on groups keeps the design matrix small."""
     labels, of, sizes = np.unique(group, return_inverse=True, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:MOST_GROUPS]
     return np.isin(of, largest) & (sizes[of] > 1)
@@ -182,13 +183,13 @@ def _uncorrelated(
     j: int,
     design: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Biases toward attribute j, the design and the errors' variances, rotated so that errors are uncorrelated.
+    """Rotate the biases toward attribute j and the design matrix so that errors are uncorrelated, and return variances.
 
-    If the covariance of the errors is not known, they count as uncorrelated.
+    If the covariance of the errors is not known, the errors count as uncorrelated.
     """
     value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
     own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
-    # a large bias has a larger error; with these errors as weights, the test of equal classes would be conservative
+    # a large bias has a large error; if the weights used this error, the test of equal classes would be conservative
     variance = (own * n).mean() / n
     if biases.covariance is None:
         return value, design, variance
@@ -196,7 +197,7 @@ def _uncorrelated(
     errors = biases.covariance[np.ix_(place, place)]
     size = np.sqrt(variance / own)
     errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
-    # a constant per group may be added to the errors without changing a contrast, because the design contains groups
+    # adding a constant per group to the errors' covariance changes no contrast, because the design contains groups
     errors = errors + variance.mean() * np.equal.outer(group, group)
     size, turn = np.linalg.eigh(errors)
     return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())
@@ -205,7 +206,7 @@ def _uncorrelated(
 def _compare_classes(
     value: Floats, design: Floats, variance: Floats, sizes: Ints, merit_covariance: Floats | None
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Offset of each class that is present, the ends of its 95 % credible interval, and the p-value of the test."""
+    """Offset of each class, the ends of its 95 % credible interval, and the p-value of the test of equal classes."""
     n_classes = len(sizes)
     classes, groups = design[:, :n_classes], design[:, n_classes:]
     contrast = np.eye(n_classes, design.shape[1])
@@ -242,7 +243,7 @@ def _compare_classes(
 
 
 def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floats]]:
-    """Covariances of the class offsets due to reliability, with their probabilities."""
+    """Possible covariances of the class offsets that reliability produces, with their probabilities."""
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
@@ -250,7 +251,7 @@ def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floa
 
 
 def _tau_masses(value: Floats, design: Floats, variance: Floats, rank: int) -> tuple[Floats, Floats]:
-    """Likely values of tau^2, equally spaced in their logarithm, and the logarithms of their probability masses."""
+    """Grid of likely values of tau^2, equally spaced on a log scale, and the logarithms of their probability masses."""
     scale = 1 / np.mean(1 / variance)
     low, high = np.log(1e-3 * scale), np.log(10 * scale + 100 * np.mean(value**2))
     for n_nodes in (TAU_NODES // 2, TAU_NODES):
@@ -300,7 +301,7 @@ def recommend(
     equal_bias_p: float,
     class_test_p: float | None = None,
 ) -> Recommendation:
-    """Choose the bias term from the evidence that annotators, and their classes, differ.
+    """Choose the bias term from the evidence that annotators or classes of annotators differ.
 
     If classes differ, the choice is ``class``. If only individual annotators differ, the choice is ``shared_mean``.
     Otherwise it is ``pooled``. The evidence that annotators differ is the test of one shared bias, or the interval of
@@ -347,9 +348,9 @@ def _format_p(value: float) -> str:
 
 @dataclass(frozen=True)
 class PoolAgreement:
-    """Agreement of a pool on the comparisons with two annotators or more, and the votes on them.
+    """Agreement within a pool, computed from the votes on comparisons that at least two annotators judged.
 
-    ``percent`` is the mean over these votes of the share of co-voters who chose the same side, 0 to 1, with its 95 %
+    ``percent`` is the mean, over these votes, of the share of co-voters who chose the same side, 0 to 1, with its 95 %
     confidence interval: clustered, or Wilson's with clusters as trials if all have the same share. ``alpha`` is
     Krippendorff's: 0 is chance and 1 is full agreement.
     """
@@ -420,8 +421,8 @@ def annotator_agreement(
 ) -> AnnotatorAgreement:
     """Share of co-voters who agree with each annotator.
 
-    A bias lowers the agreement slightly on comparisons whose sides differ. For a measure without this effect, pass
-    only votes on comparisons whose sides do not differ.
+    A bias lowers the agreement slightly on comparisons whose sides differ. To measure agreement without the effect of
+    bias, pass only votes on comparisons whose sides do not differ.
 
     Examples
     --------
@@ -438,7 +439,7 @@ def annotator_agreement(
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
-    """Votes with a co-voter, and the share of the co-voters who chose the same side."""
+    """Select the votes with a co-voter, and compute the share of co-voters who chose the same side."""
     side = 2 * np.asarray(comparison) + (np.asarray(sign) > 0)
     votes = np.flatnonzero(first_votes(comparison, annotator))
     side = side[votes]
@@ -468,9 +469,10 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
 def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
     r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
 
-    If one side of a comparison has more of both, a bias toward the attribute and a bias toward the feature have the
-    same effect. On these comparisons the biases :math:`x_k` are estimated by one Newton step from zero, shrunken by
-    their variance between annotators. On the other comparisons the logit of a vote is then
+    If one side of a comparison has more of the attribute and more of the feature, a bias toward either has the same
+    effect. From comparisons with such a side, the annotators' biases :math:`x_k` are estimated by one Newton step from
+    zero, with shrinkage by their between-annotator variance. On comparisons without such a side, the logit of a vote is
+    then
 
     .. math:: x_k d + \gamma x_k (f - d)
 

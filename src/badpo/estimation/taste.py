@@ -14,11 +14,11 @@ from scipy.special import ndtr
 from badpo.estimation.fit import Votes
 from badpo.theory import Floats, Ints
 
-# Least number of votes of a compared annotator, and largest number of compared annotators.
+# Smallest number of votes of an annotator whom the tests compare, and largest number of compared annotators.
 FEWEST_VOTES, MOST_COMPARED = 10, 200
 # Number of simulated pools, and number of equally extreme pools that ends the simulation (Besag and Clifford, 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
-# Iterations of the fit of one factor; significance level of the tests.
+# Number of iterations that fit one common factor, and significance level of the tests for camps.
 ROUNDS, LEVEL = 60, 0.05
 
 
@@ -40,7 +40,7 @@ class Camps(NamedTuple):
 
     @property
     def are_possible(self) -> bool:
-        """Whether no camps are found, but some annotators agree less with the others, by a test at 5 %."""
+        """Whether a test at 5 % shows that some annotators agree less with the others, although no camps are found."""
         return not self.are_found and self.equal_p < LEVEL
 
 
@@ -48,11 +48,12 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     r"""Test the hypothesis of one dimension of quality against camps of taste.
 
     With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
-    minus the part that each annotator's biases explain) is :math:`v_k v_l`. The statistic is the largest eigenvalue of
-    the residual sums of products, divided by the square root of the annotators' numbers of pairs. Its null distribution
-    comes from votes simulated with one normal quality and the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
-    marks annotators who agree little with the others. A second test is whether these annotators agree with one another.
-    The p-value is twice the smaller p-value of the two tests.
+    minus the part that each annotator's biases explain) is :math:`v_k v_l`. The first test's statistic is the largest
+    eigenvalue of the matrix of residual sums of products, which are divided by the square root of the annotators'
+    numbers of pairs. The null distribution of this eigenvalue is simulated: votes have one normal quality and the same
+    :math:`v_k`. ``suspect``, of shape (n_annotators,), marks annotators who agree little with the others. A second test
+    asks whether the ``suspect`` annotators agree with one another. The p-value for camps is twice the smaller one of
+    the two tests' p-values.
 
     A few annotators with another taste share too few votes for both tests, but they agree less with all others. Another
     test compares the variance of :math:`v_k`, weighted by numbers of pairs, with that of votes simulated with equal
@@ -97,7 +98,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
     scale = np.outer(scale, scale)
     sizes, along = np.linalg.eigh(left / scale)
-    # with normal quality and normal errors, votes with the correlation rho have the mean product v^2
+    # if logits are normal with the correlation rho = sin(pi v^2 / 2), two votes have the mean product v^2
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
 
     def largest_of(random: np.random.Generator) -> float:
@@ -125,7 +126,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
 
 
 def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
-    """Attenuation of biases by camps; two annotators are in one camp if they agree more than the mean of all pairs."""
+    """Estimate how much camps attenuate biases; annotators who agree more than the average pair are in one camp."""
     same = implied > implied.mean()
     mean = (products[each].sum() / max(n[each].sum(), 1.0) for each in (same, ~same))
     within, between = np.sin(np.pi / 2 * np.clip(list(mean), -0.99, 0.99))
@@ -133,7 +134,7 @@ def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
 
 
 def _draw_votes(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
-    """Votes of +1 or -1 from normal quality, which has the share ``rho`` of the variance of each vote's logit."""
+    """Draw votes of +1 or -1; a normal quality explains the share ``rho`` of the variance of each vote's logit."""
     quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
     return np.asarray(np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise))
 
@@ -146,7 +147,7 @@ def _weighted_variance(values: Floats, weight: Floats) -> float:
 def _simulate_p_value(
     observed: float, statistic: Callable[[np.random.Generator], float]
 ) -> tuple[float, float]:
-    """P-value of an observed statistic, which is large if the hypothesis is false, and the mean of simulated ones."""
+    """P-value of a statistic that is large if the hypothesis is false, and the mean of the simulated statistics."""
     random, simulated = np.random.default_rng(0), list[float]()
     while len(simulated) < SIMULATED and sum(np.array(simulated) >= observed) < ENOUGH_EXTREME:
         simulated.append(statistic(random))
@@ -163,7 +164,7 @@ def _products(values: Floats, row: Ints, column: Ints) -> Floats:
 
 
 def _fit_one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Residuals of the products after one factor, and the factor, by least squares weighted by numbers of pairs."""
+    """Fit one factor to the products by least squares, weighted by numbers of pairs; return residuals and factor."""
     factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
     for _ in range(ROUNDS):
         factor = (factor + (products @ factor) / (n @ factor**2 + 1e-9)) / 2
