@@ -4,6 +4,6 @@ from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import AuditMonitor
 
-# The function is imported eagerly because the function and its module have the same name.
+# The function `audit` is imported eagerly because its module has the same name.
 
 __all__ = ["AuditMonitor", "AuditResult", "audit"]

@@ -52,14 +52,14 @@ from badpo.theory.summaries import Interval
 WIDEST_TAU = 5.0
 # A few very large differences of a continuous attribute, possibly errors, would dominate the estimates.
 # If 3 % of the differences are 40 times too large, the annotators' confidence intervals have a coverage of 74 %.
-# A cap at five units gives 92 %, and a cap at three units gives 95 %.
-# Credible intervals have a coverage of 89 % with this cap, because capped outliers contain no information on bias.
-# Their coverage is 94 % if differences beyond ten units are ignored.
+# With a cap at five units, confidence intervals have a coverage of 92 %, and with a cap at three units 95 %.
+# Credible intervals cover 89 % with a cap at three units, because capped outliers contain no information on bias.
+# The coverage of credible intervals is 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
-# Largest number of groups whose sizes are reported.
+# Largest number of groups of annotators whose sizes are reported.
 SIZES_SHOWN = 5
-# Standard errors are clustered by prompt above this mean number of comparisons per prompt,
-# or above this share of repeated votes.
+# If prompts have at least this number of comparisons on average, standard errors are clustered by prompt.
+# Standard errors are also clustered by prompt if more than this share of the votes are repeated votes.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # Statuses of annotators whose bias has an estimate, finite or infinite.
 ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
@@ -74,8 +74,8 @@ MARGINAL = (
 )
 QUALITIES = {"conditional": CONDITIONAL, "marginal": MARGINAL}
 NOT_IDENTIFIED = (
-    "not known: a larger bias of all annotators and equally better responses without the attribute would give the "
-    "same votes; to identify the shared bias, name annotators who are known to be unbiased (anchors)"
+    "not known: the votes would be the same if all annotators had a larger bias and responses without the attribute "
+    "were better by the same amount; to identify the shared bias, name annotators known to be unbiased (anchors)"
 )
 OUT_OF_REACH = (
     "not known: the votes do not connect all annotators with the annotators declared unbiased (anchors)"
@@ -99,18 +99,18 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# With fewer votes on equal sides, on average, random responders are hard to detect.
-# The number was found in 25 simulated pools without bias, with 6 random responders among 30 annotators.
-# The audit had 25 wrong flags with 10 such votes, 11 with 20 votes, and 0 with 40 votes.
+# If annotators have fewer votes on equal sides than this on average, random responders are hard to detect.
+# The limit was found in 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
+# The audit raised 25 wrong flags with 10 votes per annotator on equal sides, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
 # Adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
-# With an sd of 0.5 between annotators and 100 such votes each, confidence intervals have a coverage of 92 %.
-# The coverage of credible intervals is then 90 %.
+# With a between-annotator sd of 0.5 and 100 votes each on equal sides, confidence intervals have a coverage of 92 %.
+# With the same sd and the same number of votes, credible intervals have a coverage of 90 %.
 UNSURE = 0.25
-# Reliability is shrunk toward the mean of a class with at least this number of annotators.
-# Shrinking toward the common mean would understate differences between classes, which biases would then contain.
+# If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
+# Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
 LARGE_CLASS = 8
-# Explanation of each state of the reliability estimate.
+# Explanation of each state of the reliability estimate, as the report shows it.
 RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
@@ -127,7 +127,7 @@ RELIABILITY_NOTES = {
         "disagree"
     ),
 }
-NOT_NEEDED = "reliability is not needed: the votes on one comparison differ in each attribute"
+NOT_NEEDED = "reliability is not needed: every attribute differs between the votes on one comparison"
 LESS_OF_EITHER = (
     "An annotator who chooses the attribute less often has less bias or is less reliable. Differences are smaller "
     "than with several votes per comparison (about {:g} times as large in simulations). The audit reports "
@@ -138,13 +138,13 @@ NO_MAJORITIES = "almost no comparison has two votes"
 TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
 NO_TAU = "the 95 % confidence interval of tau has no upper end below {:g} log-odds"
 MAYBE_RELIABILITY = (
-    " Annotators may differ in reliability instead, which is not estimated precisely enough (W410)."
+    " Annotators may differ in reliability instead of bias; reliability is not known well enough (W410)."
 )
 EXPLAINED = "the classes differ in reliability, or the reliability of the classes is too uncertain"
 MAYBE_CLASS_RELIABILITY = (
     " The difference between classes may be a difference in reliability instead of bias (W417)."
 )
-WITHIN = " This applies within groups; the votes do not show whether groups differ from each other."
+WITHIN = " This applies within groups of annotators; the votes do not show whether the groups differ from each other."
 UNANIMOUS = f"{CONDITIONAL}. All annotators of a comparison agree, so the votes show no difference between annotators"
 
 
@@ -235,8 +235,8 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`). In
-        # `reliability_votes`, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
+        # All estimators of bias take `votes` as first argument, and all estimators of reliability `reliability_votes`.
+        # In `reliability_votes` outliers are capped, not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)
@@ -255,7 +255,7 @@ class Design:
     def raw_rate(self) -> Floats:
         """Share of each annotator's cross-group judgments that chose the side with more of an attribute.
 
-        The shape is (n_annotators, n_attributes); an entry is NaN without such a judgment.
+        The shape is (n_annotators, n_attributes); an entry is NaN if the annotator has no cross-group judgment.
         """
         chose_more = self.cross & (self.sign[:, None] * self.delta > 0)
         with np.errstate(invalid="ignore"):
@@ -263,7 +263,7 @@ class Design:
 
 
 def find_anchors(design: Design, options: AuditOptions) -> Bools:
-    """Mask of the anchors, of shape (n_annotators,): annotators listed by id, or all annotators of a class."""
+    """Mark the anchors, who are known to be unbiased: annotators listed by id, or all annotators of a class."""
     label = options.anchor_class
     if label is None:
         return find_named_annotators(design.annotators, options.anchors, "anchors")
@@ -276,7 +276,7 @@ def find_anchors(design: Design, options: AuditOptions) -> Bools:
 
 
 def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
-    """Mask of the annotators that a list names by id or pseudonym; ``key`` is the name of the option for messages.
+    """Mark the annotators whom a list names by id or pseudonym; error messages call the option ``key``.
 
     Raises `ConfigError` if a name is not among the annotators; the message shows pseudonyms only.
     """
@@ -291,7 +291,7 @@ def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: s
 
 
 def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
-    """Return the judgments with these annotators marked as models, in addition to the class "model"."""
+    """Return the judgments with the listed annotators marked as models, in addition to the class "model"."""
     annotators = judgments.annotators.copy()
     find_named_annotators(annotators["pseudonym"], models, "models")
     ids = list(dict.fromkeys(map(str, models)))
@@ -305,11 +305,11 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 
 
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
-    """Choose the estimator, and return it with the reason as a sentence.
+    """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
-    An explicit option decides. Otherwise the estimator is conditional, unless for every attribute more than half of
-    the annotators with cross-group judgments have no informative vote. The conditional estimator ignores comparisons
-    that are unanimous or have one vote; the marginal estimator uses all votes.
+    If the option ``quality`` is given, it decides. Without the option the estimator is conditional, unless for every
+    attribute more than half of the annotators with cross-group judgments have no informative vote. The conditional
+    estimator ignores comparisons that are unanimous or have one vote; the marginal estimator uses all votes.
     """
     if options.quality is not None:
         return options.quality, f"set by the option quality; {QUALITIES[options.quality]}"
@@ -354,13 +354,13 @@ def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
 def shrink_deviations(
     design: Design, biases: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[ShrunkenBiases]:
-    """Posterior of the deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
+    """Compute the posterior of deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
 
-    With the conditional likelihood the biases are integrated out of the likelihood of the votes, which is accurate
-    also with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more
-    than one or two votes on contested comparisons, the likelihood of tau increases without bound; tau is then NaN,
-    and nothing is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common,
-    which is not part of tau.
+    With the conditional likelihood the biases are integrated out of the likelihood of the votes, which is accurate also
+    with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more than
+    one or two votes on contested comparisons, the votes give tau no upper limit; tau is then NaN, and no estimate is
+    shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common, which is not part
+    of tau.
     """
     is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
     is_normal |= biases.quality != "conditional"
@@ -385,12 +385,12 @@ def shrink_deviations(
 
 
 def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
-    """Posterior of biases relative to gold annotators, whose shared error is added after shrinking."""
+    """Posterior of biases relative to gold annotators; the error that all biases share is added after shrinking."""
     value, variance = estimates[0], estimates[1] ** 2
     if line is not None:
         value, variance = line.adjust(*estimates)
     adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau covers both cases: reliability explains a part of the variance, or nothing.
+    # The interval of tau is valid whether reliability explains a part of the variance or nothing.
     unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
     sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(
@@ -402,7 +402,7 @@ def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: f
 
 
 def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
-    """Estimates and standard errors, NaN for anchors and for annotators who are not compared; finite by default."""
+    """Return estimates and standard errors, with NaN for anchors and for annotators whom the votes do not compare."""
     is_missing = (biases.status == "anchored") | (biases.se == 0)
     return np.where(is_missing, np.nan, values or (biases.finite_deviation, biases.finite_se))
 
@@ -497,7 +497,7 @@ MODEL_COLUMNS = [
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Comparisons that an annotator judged in both orders: ``annotator``, and whether both votes are the ``same``."""
+    """Find the comparisons that an annotator judged in both orders, and whether both votes are the ``same``."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     groups = votes.groupby(["annotator", "comparison"], sort=False)
@@ -507,7 +507,7 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
 
 
 def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
-    """Rows of the annotators' table for models, with the share of equal votes when both orders were shown."""
+    """Select the rows of models from the annotators' table, and add how often their votes agree in both orders."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
@@ -528,14 +528,14 @@ class TauRow(TypedDict):
 
 
 class GroupRow(TauRow):
-    """A group of annotators that votes do not connect with other groups: annotators, people, and tau."""
+    """Row for a group of annotators whom no votes connect with other groups: annotators, people, and tau."""
 
     n: int
     n_people: int
 
 
 class GraphRow(TypedDict):
-    """Number and largest sizes of the groups, and number of annotators outside of all groups."""
+    """Groups of annotators whom votes connect: number, largest sizes, and number of annotators without a group."""
 
     n: int
     sizes: Ints
@@ -543,7 +543,7 @@ class GraphRow(TypedDict):
 
 
 class StatusCounts(TypedDict):
-    """Share of informative judgments, annotators by status, and people with an estimate."""
+    """Share of informative judgments, numbers of annotators by status, and number of people with an estimate."""
 
     informative_share: float | None
     n_estimated: int
@@ -554,7 +554,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with its confidence intervals, its annotators and people, and whether and why it is known."""
+    """Shared bias with confidence intervals, numbers of annotators and people, and whether and why it is known."""
 
     level: float
     level_ci: list[float] | None
@@ -566,7 +566,7 @@ class SharedBiasRow(TypedDict):
 
 
 class SumRow(TypedDict):
-    """Pooled sum of bias and merit with its confidence interval, votes, and votes that would separate the two."""
+    """Pooled sum of bias and merit with its confidence interval, and the votes needed to separate bias from merit."""
 
     log_odds: float | None
     ci_low: float | None
@@ -598,7 +598,7 @@ class PoolRow(StatusCounts, TauRow, SharedBiasRow):
 
 
 class ReliabilityRow(TypedDict):
-    """Test of equal reliability, its between-annotator standard deviation, counts, and the use of reliability."""
+    """Test of equal reliability, between-annotator standard deviation of reliability, and how reliability is used."""
 
     p_value: float
     spread: float
@@ -617,7 +617,7 @@ class ReliabilityRow(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class AnnotatorEstimates:
-    """Estimates of the annotators: biases, posteriors, the table of annotators, ``pool`` and ``checks``.
+    """Results about annotators: biases, posteriors, a table, and the parts ``pool`` and ``checks`` of audit.json.
 
     ``class_doubts`` has for each attribute the reason why a difference between classes may be a difference in
     reliability, or an empty text.
@@ -737,7 +737,7 @@ def estimate_annotators(
 
 
 def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
-    """Estimate the sums of bias and merit from all votes, without conditioning on the comparison."""
+    """Estimate each annotator's sum of bias and merit from all votes, without conditioning on the comparison."""
     votes = design.votes._replace(comparison=design.comparison)
     return fit_sums(
         judgments, votes, design.is_judgment_attribute, design.prompt, options.min_informative
@@ -764,7 +764,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
 
 
 def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
-    """Tau with its 95 % confidence interval; NaN and None if tau is not known."""
+    """Build the row of tau with its 95 % confidence interval; NaN and None if tau is not known."""
     is_known = has_known_tau(shrunken)
     return {
         "tau": shrunken.tau if is_known else np.nan,
@@ -773,7 +773,7 @@ def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
 
 
 def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
-    """Caveat about differences between annotators in a table with one vote per comparison; else empty."""
+    """Caveat about differences between annotators if comparisons have one vote each; otherwise an empty text."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
@@ -893,7 +893,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
 
 
 def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[GraphRow, list[GroupRow]]:
-    """Sizes of the groups that votes do not connect, and tau within each large group if there are several."""
+    """Find groups of annotators whom no votes connect, and estimate tau in each large group if there are several."""
     component = pd.Series(biases.component[:, j])
     sizes = component[component >= 0].value_counts()
     outside = (component[design.n_votes > 0] < 0).sum()
@@ -932,7 +932,7 @@ def _build_shared_bias_row(
     sums: Sums | None,
     is_reliability_unknown: bool,
 ) -> SharedBiasRow:
-    """Mean bias with two intervals: for these annotators on other comparisons, and for a population of annotators."""
+    """Mean bias with one interval for these annotators on other comparisons and one for a population of annotators."""
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known
     n, se, population_se = is_used.sum(), biases.shared_bias_se[j], biases.shared_bias_se_population[j]

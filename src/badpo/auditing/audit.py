@@ -56,7 +56,7 @@ Progress = Callable[[str, float], None]
 # Half-widths of the confidence intervals, in log-odds, for which the number of needed votes is reported.
 HALF_WIDTHS = (0.5, 0.25)
 # Share of an audit's running time, including reading, that has passed when a stage begins.
-# The shares are medians of four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
+# The shares are medians over audits of four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
@@ -193,7 +193,7 @@ def _build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -
 def _build_result(
     judgments: Judgments, design: Design, options: AuditOptions, table: pd.DataFrame, parts: Json
 ) -> AuditResult:
-    """Return the tables and audit.json, which gets the settings of the audit and a verdict on each attribute."""
+    """Return the tables and audit.json, to which the function adds the settings and a verdict on each attribute."""
     declared = [{**one.config, "name": one.name} for one in judgments.attributes]
     options_used = {
         name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")
@@ -287,9 +287,10 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
 
 
 def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
-    r"""Informative votes until the median annotator's 95 % confidence interval has the half-width, for each attribute.
+    r"""Number of informative votes that the median annotator needs for a 95 % confidence interval of this half-width.
 
-    The information of independent votes is additive. With v = n se^2 for the variance of one informative vote,
+    The information of independent votes is additive. If one informative vote has the variance v = n se^2, the number of
+    votes needed is
 
     .. math:: n^* = v\, (1.96 / h)^2
 

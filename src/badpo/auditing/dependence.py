@@ -1,4 +1,4 @@
-"""Votes that are not independent: repeated votes, votes that decide disagreements, and votes without ties."""
+"""Find votes that are not independent: repeated votes, votes that decide disagreements, and votes without ties."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,11 @@ from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_bias_p_value
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes is the smallest number, at least two, that this share of the comparisons has.
+# The usual number of votes on a comparison is the smallest number, at least two, that this share of comparisons has.
 USUAL_SHARE = 0.05
-# Least number of comparisons with more votes than usual; number of standard errors that count as evidence.
+# Smallest number of comparisons with extra votes, and number of standard errors, that count as evidence.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An adjudicator has at least FEWEST_DECIDED votes, and the share NEARLY_ALL on comparisons with extra votes.
+# An adjudicator cast at least FEWEST_DECIDED votes, and the share NEARLY_ALL of them on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
     "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
@@ -38,8 +38,8 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
     """Return the judgments that estimates use, and a notice for each kind of judgments left out.
 
     If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
-    because repeated votes share the annotator's taste. Votes in both orders stay if the position is declared. Votes
-    that decide disagreements (`find_adjudicating_votes`) are left out too.
+    because repeated votes share the annotator's taste. Votes in both orders of the responses stay if the position is a
+    declared attribute. Votes that decide disagreements (`find_adjudicating_votes`) are left out too.
     """
     problems: list[Problem] = []
     if not judgments.has_identities:
@@ -52,7 +52,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
             f"{counted(n_again, 'judgment')} repeat an annotator's vote on a comparison and are not independent of "
             f"it: the audit uses the first vote of each annotator on a comparison"
         )
-        remedy = "nothing; for more information have annotators judge new comparisons"
+        remedy = "no action is needed; for more information, have annotators judge new comparisons"
         problems.append(Problem("N434", what, "columns annotator and comparison", remedy, n_again))
     is_first = ~keys.duplicated().to_numpy()
     comparison, annotator = (keys[name].to_numpy()[is_first] for name in ("comparison", "annotator"))
@@ -60,7 +60,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
     if adjudication := find_adjudicating_votes(comparison, sign, annotator):
         late = np.zeros(judgments.n_votes, dtype=bool)
         late[np.flatnonzero(is_first)[adjudication.late]] = True
-        # A repeated vote in the other order is left out together with the first vote.
+        # If a first vote is left out, the same annotator's vote in the other order is left out too.
         pairs = pd.MultiIndex.from_frame(keys)
         late = pairs.isin(pairs[late])
         is_used &= ~late
@@ -71,13 +71,13 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
         )
         if late.any():
             what = LEFT_OUT.format(counted(int(late.sum()), "judgment"), *figures)
-            remedy = "nothing; to compare adjudicators with others, have them judge randomly chosen comparisons"
+            remedy = "no action is needed; to compare adjudicators with others, have them judge random comparisons"
         problems.append(Problem("W441", what, "column annotator", remedy, max(int(late.sum()), 1)))
     return (judgments if is_used.all() else judgments.take(is_used)), problems
 
 
 class Adjudication(NamedTuple):
-    """The votes that decide disagreements (``late``), and the shares of the pairs of votes that disagree.
+    """Votes that decide disagreements (``late``), and the shares of disagreeing pairs of votes on a comparison.
 
     ``disagree`` is the share on comparisons with more than ``n_usual`` votes, ``disagree_usually`` the share on
     comparisons with ``n_usual`` votes.
@@ -144,7 +144,7 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # -- ties ------------------------------------------------------------------------------------------------------
 
-# Error rate of the tests of ties, over all attributes.
+# Significance level of the tests for selective ties, over all attributes.
 SELECTIVE = 0.05
 MOST_SIZE = (
     3.0  # cap on differences, in medians, so that a few large differences do not dominate the test
@@ -169,7 +169,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
     votes = pd.concat([_collect_votes(each) for each in both], ignore_index=True)
     delta = np.concatenate([each.delta * each.cross_group() for each in both])
     differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
-    # The shares count all judgments. As in the estimates, the rest counts an annotator's first vote on a comparison.
+    # The shares of ties count all judgments; the tests count only an annotator's first vote on a comparison.
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     votes, delta = votes[first], delta[first]
     sign, is_tie = votes["sign"].to_numpy(), (votes["sign"] == 0).to_numpy()
@@ -181,7 +181,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # the number of ties counted as votes for the side with the attribute, and the number of ties counted
+        # for each way: number of ties counted as votes for the side with the attribute, and number of all counted ties
         ways = {
             "": (0, 0),
             "_half": (n_ties / 2, n_ties),
@@ -243,7 +243,7 @@ def _collect_votes(judgments: Judgments) -> pd.DataFrame:
 def _test_selection(
     votes: pd.DataFrame, is_tie: Bools, size: Floats, has_identities: bool
 ) -> tuple[float, float]:
-    """P-values of two hypotheses: ties do not depend on the size of the difference; annotators tie equally often."""
+    """P-values of two hypotheses: ties do not depend on how much sides differ; annotators call ties equally often."""
     sign, differs = np.where(is_tie, 1, -1), size > 0
     typical = np.median(size[differs]) if differs.any() else 1.0
     columns = np.column_stack([np.ones(len(size)), np.minimum(size / typical, MOST_SIZE)])
@@ -252,7 +252,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # All ties are on one kind of comparison. This is the probability of that result by chance.
+        # All ties are on differing sides, or all on equal sides; the p-value is the probability of this by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -11,11 +11,11 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 
-# P-values below which annotators differ (W409) and anchors differ (W407).
+# P-values below which the audit reports that annotators differ (W409) and that anchors differ (W407).
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
 # Agreement is called chance agreement if the confidence interval of the agreement ends below this share.
 BY_CHANCE = 0.55
-# With fewer prompts, intervals of individual biases cover less often than 95 % if prompts have several comparisons.
+# With fewer prompts of several comparisons each, intervals of individual biases have a coverage below 95 %.
 FEW_PROMPTS = 200
 EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
 TEST_TASTE = (
@@ -26,7 +26,7 @@ TEST_TASTE = (
 
 @dataclass
 class AuditProblems:
-    """The problems found so far; ``where`` is the place of the next problems."""
+    """Problems that the audit has found so far; ``where`` is the place that the next problems refer to."""
 
     problems: list[Problem] = field(default_factory=list)
     where: str = ""
@@ -74,7 +74,7 @@ def check_votes(
         "W401",
         weighted,
         f"{counted(weighted, 'judgment')} have a weight, but the audit does not use weights",
-        "nothing; the audit counts every vote once",
+        "no action is needed; the audit counts every vote once",
     )
     is_marginal = estimates.biases.quality == "marginal"
     sums = [pool["sum"] for pool in estimates.pool.values()]
@@ -84,7 +84,7 @@ def check_votes(
         "W411",
         is_marginal,
         "almost no comparison has two annotators: every estimate of an annotator or of the pool is the sum of bias and "
-        "of reliability times the merit that correlates with the attribute, and these votes cannot separate the parts",
+        "of reliability times the merit that correlates with the attribute, and votes cannot separate the two parts",
         f"have a second annotator judge at least {needed:,} of the comparisons whose sides differ",
     )
     assignment = estimates.checks["assignment"]
@@ -127,8 +127,9 @@ def check_agreement(
         "N435",
         camps.are_possible,
         f"some annotators agree less with the pool than other annotators do (p = {camps.equal_p:.2g}): they are less "
-        "reliable or have a different taste, and the votes cannot separate the two. Credible intervals then have a "
-        "coverage below their nominal level, and different tastes attenuate biases and tau",
+        "reliable or have a different taste, and the votes cannot separate low reliability from a different taste. "
+        "Credible intervals of such a pool have a coverage below their nominal level, and different tastes attenuate "
+        "biases and tau",
         TEST_TASTE,
     )
     share, low, high = (agreement[name] for name in ("percent", "ci_low", "ci_high"))
@@ -147,7 +148,7 @@ def check_agreement(
         f"to {high:.0%}): annotators may answer at random, or the two sides are equally good; small bias estimates "
         "then say little",
         "give each annotator some comparisons with one clearly better side, and check which annotators choose the "
-        "other",
+        "worse side",
     )
     sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
     for label in sizes.index[sizes == 1] if len(design.labels) > 1 else ():
@@ -179,15 +180,15 @@ def check_anchors(
         "W408",
         not pool["absolute"],
         "no votes connect the anchors with some annotators, so the shared bias is not identified",
-        "have an anchor judge comparisons that the other annotators judge; until then biases count from the mean of "
-        "each annotator's group",
+        "have an anchor judge comparisons that the other annotators judge; until then biases are measured from the "
+        "mean of each annotator's group",
     )
     is_wide = pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2
     findings.add(
         "W418",
         pool["absolute"] and not design.is_judgment_attribute[j] and is_wide,
-        "the anchors identify the shared bias only within more than 1 log-odds, because anchors have few votes, or "
-        "have low or uncertain reliability",
+        "the 95 % confidence interval of the shared bias is wider than \u00b11 log-odds, because anchors have few "
+        "votes, or have low or uncertain reliability",
         f"name more anchors, and have anchors also {EQUAL_SIDES}",
     )
 
@@ -217,8 +218,8 @@ def check_estimates(
     findings.add(
         "W406",
         graph["n"] if graph["n"] > 1 and estimates.biases.quality == "conditional" else 0,
-        f"annotators form groups that few or no informative votes connect ({' + '.join(sizes)}); biases count from the "
-        "mean of each group",
+        f"annotators form groups that few or no informative votes connect ({' + '.join(sizes)}); biases are measured "
+        "from the mean of each group",
         "have annotators of different groups judge the same comparisons; the column component of annotators.parquet "
         "has the group of each annotator",
     )
@@ -290,7 +291,7 @@ def check_features(
             "W416",
             True,
             f"the undeclared feature {one.feature} correlates with {one.attribute} ({one.correlation:.2f}) and "
-            f"explains the annotators' biases better on comparisons that differ in only one of the two (p = "
-            f"{one.p_value:.2g}): tau, intervals and flags may belong to either of them",
+            f"explains the annotators' biases better on comparisons that differ in the feature or the attribute only "
+            f"(p = {one.p_value:.2g}): tau, intervals and flags may be due to the feature instead of the attribute",
             "declare the feature as an attribute too, and audit again",
         )

@@ -24,7 +24,7 @@ DRAWS, SEED = 100, 0
 MOST_REREAD = 20
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
-# Length of a quoted excerpt: first words, last words, and characters.
+# Length of a quoted excerpt: number of first words, of last words, and of characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
 # A pair of answers is too short below SHORTEST_PAIR characters, and long or very long above LONG_PAIRS characters.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
@@ -33,10 +33,10 @@ SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 def count_turned_majorities(
     comparison: Ints, sign: Ints, logit: Floats, shift: Floats, random: np.random.Generator
 ) -> tuple[int, int]:
-    r"""Number of majorities that change if ``shift`` is removed from the logits of the votes, in one draw of the noise.
+    r"""Count the majorities that change if ``shift`` is removed from the votes' logits, in one draw of the noise.
 
-    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0` with logistic noise.
-    With the same noise and without the shift, the vote stays the same with the probability
+    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0` with logistic noise. If
+    the shift is removed and the noise is the same, the vote stays the same with the probability
 
     .. math:: P(s_j (\ell_j - x_j + \varepsilon_j) > 0 \mid s_j (\ell_j + \varepsilon_j) > 0)
         = \min\Bigl(1, \frac{\sigma(s_j (\ell_j - x_j))}{\sigma(s_j \ell_j)}\Bigr)
@@ -64,12 +64,12 @@ def count_turned_majorities(
 def count_changed_labels(
     design: Design, biases: BiasEstimates, shrunken_biases: Sequence[ShrunkenBiases]
 ) -> list[Json]:
-    """The part ``flips`` of audit.json: labels that would change without the bias on each attribute, and on all (None).
+    """Count labels that would change without the bias toward one or all attributes (the part ``flips`` of audit.json).
 
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
-    labels and training pairs. The draws include the biases, the quality of each comparison and the noise of each
-    vote. Both are None if tau is not known. ``n_contested`` is the number of comparisons that differ in the attribute
-    and have a minority.
+    labels and training pairs. Posterior draws include the biases, the quality of each comparison and the noise of each
+    vote. The counts ``labels`` and ``pairs`` are None if tau is not known. ``n_contested`` is the number of comparisons
+    that differ in the attribute and have a minority.
     """
     random = np.random.default_rng(SEED)
     known = [j for j, one in enumerate(shrunken_biases) if np.isfinite(one.tau)]
@@ -124,9 +124,9 @@ def count_changed_labels(
 
 
 def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
-    r"""The votes with the strongest evidence for each flag of bias or of low reliability, with their texts.
+    r"""Select the votes with the strongest evidence for each flag of bias or of low reliability, with their texts.
 
-    The result is personal data. The evidence of a vote is the log-likelihood ratio
+    The result is personal data. The evidence of a vote for a flag is the log-likelihood ratio
 
     .. math:: \Lambda_j = \log \sigma\bigl(s_j (a_k \hat q_c + e_k d_j)\bigr) - \log \sigma(s_j \hat q_c)
 
@@ -166,10 +166,11 @@ def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataF
 def choose_example_pairs(judgments: Judgments) -> list[Json]:
     """Choose, for each attribute, the pair of answers that illustrates the bias best, and quote a few words of each.
 
-    Candidates are pairs on which most votes agree with the direction of the pool. The order of preference is: at
-    least five voters, no difference in the other attributes, short texts, and the lead of the votes that agree.
-    ``carries`` says whether the chosen answer has more of the attribute. ``n_chosen`` of the ``n_votes`` whose sides
-    differ agree with the pool. ``n_annotators`` judged the pair; ``n_people`` of the annotators are not models.
+    Candidates are pairs on which most votes agree with the direction of the pool's bias. Among the candidates, the
+    function prefers pairs with at least five voters, then pairs without a difference in the other attributes, then
+    short texts, and then pairs on which the agreeing votes have the largest lead. ``carries`` says whether the chosen
+    answer has more of the attribute. ``n_chosen`` of the ``n_votes`` whose sides differ agree with the pool.
+    ``n_annotators`` judged the pair; ``n_people`` of the annotators are not models.
     """
     sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
     comparison = judgments.votes["comparison"].to_numpy()

@@ -37,8 +37,8 @@ MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 LEAST_SLOPE = 4.0
 # Half-width of the confidence interval, in log-odds, for which the number of needed comparisons is computed.
 HALF_WIDTH = 0.5
-# Attenuation of differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
-# The source is `python -m bench.audit_statistics --table one_vote`, in the last column of the page.
+# Factor that attenuates differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
+# The factor is in the last column of the page of `python -m bench.audit_statistics --table one_vote`.
 ATTENUATION = 0.7
 
 UNTESTABLE = (
@@ -119,7 +119,7 @@ def fit_sums(
     names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # The order of an attribute of the judgment is random if no known feature of responses correlates with it.
+    # The side with an attribute of the judgment counts as random if no known feature of responses correlates with it.
     features = np.column_stack(
         [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )
@@ -148,7 +148,7 @@ def fit_sums(
 
 
 def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
-    r"""Number of comparisons that need a second vote until the median deviation has an interval of this half-width.
+    r"""Number of comparisons that need a second vote so that the median deviation's interval has the given half-width.
 
     The number counts comparisons whose sides differ. If two annotators choose the side with the attribute at the
     ``rate`` r, the share of comparisons on which they disagree is at most 2 r (1 - r), and only disagreements are
@@ -175,8 +175,7 @@ def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
 def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
     """P-value of the hypothesis that the residuals of the votes do not depend on the annotator.
 
-    The test exchanges the sums of residuals of one annotator on one prompt, because votes on one prompt may be
-    dependent.
+    The test permutes sums of residuals, one sum per annotator and prompt, because votes on one prompt may be dependent.
     """
     pairs = np.column_stack([annotator, prompt])[chosen]
     units, number = np.unique(pairs, axis=0, return_inverse=True)
@@ -233,7 +232,7 @@ def check_assignment(
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
-    """Ranks of the lengths of prompts and responses, and the signed rank of the length of response a minus b."""
+    """Ranks of the lengths of prompts and responses, and signed rank of the difference in length between a and b."""
     columns = "prompt", "response_a", "response_b"
     numbers, texts = numbered_texts(judgments.comparisons, columns)
     size = np.array([len(text) for text in texts], float)[numbers]
@@ -262,10 +261,10 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
 
 
 def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
-    """Names of the models that wrote responses, and a row per comparison with +1 for the model of a and -1 for b.
+    """Names of the models that wrote responses, and a matrix with +1 for the model of response a and -1 for that of b.
 
-    Models that wrote for fewer than 5 % of the comparisons have no column. There are no columns if the table does not
-    name models.
+    Models that wrote responses for fewer than 5 % of the comparisons have no column. The matrix has no columns if the
+    table does not name models.
     """
     n, table = judgments.n_comparisons, judgments.comparisons
     if not {*MODELS} <= {*table}:
@@ -281,7 +280,7 @@ def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
 def _estimate_reliability_from_models(
     votes: Votes, strength: Floats, clusters: Ints | None
 ) -> Reliability | None:
-    """Reliability from each annotator's slope on the model strengths; None if the strengths explain too little."""
+    """Estimate reliability from the slope of annotators' votes on model strengths; None if this is not possible."""
     if not strength.any():
         return None
     columns = np.column_stack([votes.delta, strength[votes.comparison]])

@@ -31,14 +31,14 @@ from badpo.estimation.significance import other_feature_p
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
-# Below this many prompts the small-cluster correction widens intervals noticeably, and the table says so.
+# With fewer prompts, the small-cluster correction widens intervals noticeably, and the table marks the intervals.
 MANY_PROMPTS = 50
-# Largest number of rows of figures: with more, the search for revealing sums of four rows takes seconds.
+# Largest number of rows in the search for revealing sums of four rows; with more rows the search takes seconds.
 MOST_ROWS = 40
 
 
 def add_default_attributes(judgments: Judgments) -> Judgments:
-    """Return the judgments, with length, Markdown and, if known, the side shown first if no attribute is declared."""
+    """Add length, Markdown and, if known, the side shown first as attributes if the judgments declare no attribute."""
     if judgments.n_attributes:
         return judgments
     is_known = judgments.votes["shown_first"].notna().any()
@@ -143,11 +143,11 @@ def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
 def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[bool]:
     """Find the rows of figures that, together with earlier rows, reveal the votes of fewer than five people.
 
-    A row is given by the side of each vote that has its attribute (`attribute_sides`). The sum of these sides times the
-    signs of the votes can be computed from the figures of the row. A row reveals the votes of few people if it is part
-    of a sum of up to four rows, each added or subtracted and possibly repeated, that is not zero for the votes of one
-    to four people. Such rows are left out, so that they reveal nothing together with later rows. The search takes at
-    most ``MOST_ROWS`` rows; all later rows count as revealing.
+    Each row contains, for every vote, the side with the row's attribute (`attribute_sides`). The published figures of a
+    row determine the sum of the sides times the signs of the votes. A row reveals the votes of few people if a sum of
+    this row and up to three other rows, each added or subtracted and possibly repeated, is nonzero for the votes of
+    only one to four people. Revealing rows are left out, so that they reveal nothing together with later rows. The
+    search takes at most ``MOST_ROWS`` rows; all later rows count as revealing.
     """
     who = judgments.votes["annotator"].to_numpy()
     if judgments.has_identities:
@@ -155,7 +155,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     else:  # each vote may be from a different person
         who, is_chosen = np.arange(len(who)), np.ones(len(who), dtype=bool)
     person, people = pd.factorize(who[is_chosen])
-    # A person's votes cancel in a sum of rows if and only if these random numbers do (almost surely, modulo 2^64).
+    # A person's votes cancel in a sum of rows if and only if their random numbers do (almost surely, modulo 2^64).
     weights = np.random.default_rng(0).integers(2**62, size=len(person))
     signed, revealing = [np.zeros(len(people), np.int64)], list[bool]()
     for row in rows:
@@ -168,11 +168,11 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
 
 
 def _reveals_few(own: Array, signed: Array) -> bool:
-    """Whether a row plus three of the signed rows is not zero for one to four people; columns are people."""
+    """Whether the sum of a row and three signed rows is nonzero for only one to four people; columns are people."""
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
-    # The sum over a group is zero if the value of every member is zero, so few people affect few groups.
+    # The sum over a group of people is zero if every member's value is zero, so few people affect few groups.
     starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
     sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
     n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)
@@ -252,9 +252,9 @@ SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
     r"""Log-odds that the response with each attribute wins, and whether they come from swap pairs or all judgments.
 
-    The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs
-    gets the log-odds of all cross-group judgments. Quality attenuates these log-odds, or biases them if quality
-    correlates with the attribute.
+    The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs gets
+    the log-odds of all cross-group judgments. The quality of responses attenuates the log-odds of all judgments, or
+    biases them if quality correlates with the attribute.
 
     The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
     """
@@ -270,12 +270,12 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
     """Side with each attribute for the votes on swap pairs, of shape (n_votes, n_attributes); 0 for other votes.
 
     The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
-    repeated spaces, or a column ``kind`` or ``kinds`` has the value "swap". All other declared attributes are equal.
-    An attribute of the judgment has no swap pairs.
+    repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other
+    declared attributes are equal. An attribute of the judgment has no swap pairs.
     """
     comparisons = judgments.comparisons
     numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
-    # A 64-bit digest per body saves the memory for the bodies of millions of texts.
+    # Digests of 64 bits need much less memory than the bodies of millions of texts.
     bodies = (" ".join(_MARKS.sub(" ", split_signature(text)[0]).split()) for text in texts)
     digests = [hashlib.blake2b(body.encode(), digest_size=8).digest() for body in bodies]
     number = np.frombuffer(b"".join(digests), dtype=np.int64)[numbers]
@@ -293,8 +293,9 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
 
-    A row has the log-odds, their interval, the numbers of votes and voters, and the assumption of the estimate as part
-    of a sentence (``assumes``). If all swap pairs have the same prompt, the ends of the interval are None.
+    The row of an attribute has the log-odds, their interval, the numbers of votes and voters, and the assumption of the
+    estimate as part of a sentence (``assumes``). If all swap pairs have the same prompt, the ends of the interval are
+    None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[Json | None] = []
@@ -318,7 +319,7 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
 # Minimum bias of a feature that should be declared, in log-odds; 0.3 is 57 to 43.
-# Minimum share of judgments whose sides differ; rarer features have little effect on a policy.
+# Minimum share of judgments whose sides differ in such a feature; rarer features have little effect on a policy.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -340,12 +341,12 @@ def measure_undeclared_features(judgments: Judgments) -> Judgments:
 def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[Json]:
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
-    ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have
-    the meaning of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %,
-    Bonferroni). ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if
-    the q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if
-    no attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A
-    feature on one prompt is never significant.
+    ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the
+    meaning of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %,
+    Bonferroni). ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if the
+    q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if no
+    attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A feature on
+    which the sides differ for one prompt only is never significant.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()
@@ -379,12 +380,12 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
 
 
 # Minimum correlation between the sides of a feature and of an attribute.
-# Error rate of the test that a feature explains the biases, over all pairs of features and attributes.
+# Significance level of the test that a feature explains the biases, over all pairs of features and attributes.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 
 class ConfoundingFeature(NamedTuple):
-    """An undeclared feature that may explain the biases toward an attribute: correlation of the sides, p-value."""
+    """An undeclared feature that may explain the biases toward an attribute, with the correlation and a p-value."""
 
     attribute: str
     feature: str
@@ -419,7 +420,7 @@ def find_confounding_features(
 
 
 def _advise(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
-    """Advice about a feature that is not a combination of declared attributes.
+    """Choose the advice about a feature that is not a combination of declared attributes.
 
     "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, also if adjusted for the
     declared attributes, and the sides differ in at least ``COMMON_SHARE`` of the judgments. "watch": the bias is as

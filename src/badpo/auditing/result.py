@@ -152,7 +152,7 @@ class AuditResult:
             raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {remedy}")
         figure = draw_bias_figure(shareable(self.summary))
         if figure is None:
-            few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of them"
+            few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of the two sides"
             raise ConfigError(f"there is no shareable chart: {few}; the figures are in .pool")
         chart = picture(figure.panels[0][1])
         if path is not None:
@@ -161,7 +161,7 @@ class AuditResult:
 
     @property
     def checks(self) -> Json:
-        """The estimator and the reason for it, the assignment of comparisons to annotators, components, and anchors."""
+        """Checks of the audit: the estimator and its reason, the assignment of comparisons, components, and anchors."""
         checks: Json = self.summary["checks"]
         return checks
 
@@ -194,9 +194,10 @@ class AuditResult:
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the audit into a folder, and create the folder if needed.
 
-        ``report.html`` may be shared. Every other file is about individual people, and only its owner can read it.
-        The files of an earlier audit are replaced, and its files about individual people are removed. ``audit.json``
-        is removed first and written last, so a folder with ``audit.json`` contains one complete audit.
+        ``report.html`` may be shared. All other files are about individual people, and only their owner can read them.
+        The new files replace the files of an earlier audit, and earlier pages and tables about individual people are
+        removed. ``audit.json`` is removed first and written last, so a folder with ``audit.json`` contains one complete
+        audit.
 
         Returns
         -------
@@ -226,8 +227,9 @@ class AuditResult:
     def beyond(self, bounds: Sequence[str]) -> list[str]:
         """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figure and interval.
 
-        A bound names an attribute and a figure of the attribute's row or of the pool's row. Log-odds are infinite if
-        every vote went one way. A bound with an unknown attribute or figure raises `ConfigError`.
+        A bound names an attribute and one of its figures in the parts ``attributes`` and ``pool`` of audit.json.
+        Log-odds are infinite if every vote went one way. A bound with an unknown attribute or figure raises
+        `ConfigError`.
         """
         several = [bounds] if isinstance(bounds, str) else bounds
         return [message for bound in several if (message := self._report_exceeded(*split_bound(bound)))]
@@ -257,8 +259,8 @@ class AuditResult:
         return audit_html(self.summary)
 
     def _repr_html_(self) -> str:
-        """The report page in an iframe, so that its style does not change the notebook."""
-        # With this base, links within the page lead to the page and not to the notebook.
+        """Show the report page in an iframe, so that the page's style does not change the notebook."""
+        # The base URL makes links within the page lead to the page and not to the notebook.
         inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
         page = html.escape(inside, quote=True)
         return (

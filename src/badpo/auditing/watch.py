@@ -1,4 +1,4 @@
-"""Sequential audit while labels still arrive, valid at any number of looks, and the command `badpo watch`."""
+"""Audit votes sequentially while they still arrive, with an error rate that holds at any number of looks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from badpo.estimation.sequential import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# End of each kind of log-likelihood ratios in the numbers of an annotator and attribute.
+# End position of each kind of log-likelihood ratios in the evidence about an annotator.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
@@ -80,7 +80,7 @@ class AuditMonitor:
         self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(several)
         for name in names if definitions is None else ():
             if not isinstance(name, str) or name.partition(":")[0] in {*ATTRIBUTES} - {name}:
-                takes = 'a monitor takes names of attributes, such as "length", and their differences with the votes'
+                takes = 'a monitor takes names of attributes, such as "length", and measured differences'
                 raise ConfigError(f"{takes}; badpo.auditing.watch.watch measures attributes")
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
@@ -90,10 +90,10 @@ class AuditMonitor:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
-        # For each annotator an array with one row per attribute.
-        # A row contains three kinds of log-likelihood ratios and the number of informative votes.
-        # The first kind tests whether the annotator votes like the co-voters.
-        # The second kind tests for random responding, and the third kind for low reliability.
+        # The evidence about each annotator is an array with one row per attribute.
+        # A row of the array contains three kinds of log-likelihood ratios and the number of informative votes.
+        # The first kind of ratios tests whether the annotator votes like the co-voters.
+        # The second kind of ratios tests for random responding, and the third kind for low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -214,7 +214,7 @@ class AuditMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
-        """Load a saved state; further updates give the same result as a monitor with all updates.
+        """Load the saved state of a monitor; further updates then give the same result as a monitor with all updates.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # Suggest deleting only a state: another file may be the only copy of something else.
+            # Suggest deleting the file only if it is a state; any other file may be the only copy of something else.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
                 remedy = f": {error}. Name another file, or delete this file to start again"
             raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error
@@ -253,14 +253,14 @@ def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
 # -- the command -------------------------------------------------------------------------------------------------
 
 GUARANTEE = (
-    "The guarantee holds at any number of looks. The guarantee fails if somebody closes a "
+    "The guaranteed error rate holds at any number of looks. The guarantee fails if somebody closes a "
     "comparison, or adds votes to a comparison, because of its votes."
 )
 MEANING = (
     "A flag says that an annotator votes differently from the co-voters, not that the "
     "annotator is wrong: if most annotators are biased or respond at random, the others are "
-    "flagged. A bias is a difference that random responding does not explain, but half the "
-    "reliability of the co-voters may still look like a bias. Reliability is tested on "
+    "flagged. A bias is a difference that random responding does not explain, but an annotator "
+    "with half the reliability of the co-voters may still seem biased. Reliability is tested on "
     "comparisons whose sides do not differ, on which a bias toward an undeclared attribute "
     "may look like low reliability."
 )
@@ -274,7 +274,7 @@ _NAMED = 10
 
 @dataclass(frozen=True, eq=False)
 class WatchResult:
-    """The findings of a look at the votes.
+    """Findings of one look at the votes that have been cast so far.
 
     ``summary`` is the output of `badpo watch --json`: counts, the flagged annotators of each attribute with the
     reading of each flag ("lean", "care" or "open"), the unreliable annotators (``careless``) and warnings. ``table``
@@ -317,7 +317,7 @@ def watch(
     alpha: float = 0.05,
     **reading: Unpack[ReadingOptions],
 ) -> WatchResult:
-    """Add the comparisons that closed since the last call to the state, and report the flagged annotators.
+    """Add the comparisons that were closed since the last call to the saved state, and report the flagged annotators.
 
     Parameters
     ----------
@@ -350,9 +350,9 @@ def watch(
     declared = as_attributes(attributes)
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
-            f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"
+            f"votes per comparison must be 2 or more, so that votes can be compared; got {votes_per_comparison}"
         )
-    # The lock is taken before reading, so that an annotator who is forgotten meanwhile is in neither table nor state.
+    # The lock is taken before reading, so that an annotator who is deleted meanwhile is in neither table nor state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
@@ -375,7 +375,7 @@ def watch(
 
 
 def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
-    """Summarize the findings of a look and the state after the look."""
+    """Summarize the findings of one look at the votes and the state of the monitor after the look."""
     table, n_reopened = monitor.table(), len(look["reopened"])
     if n_reopened:
         named = ", ".join(look["reopened"][:_NAMED])
@@ -410,7 +410,7 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
 def _find_closed(
     judgments: Judgments, needed: int | None, data: Source, reading: ReadingOptions
 ) -> tuple[Bools, list[Problem]]:
-    """Mask of the comparisons with all their votes, and a warning if ties could not be counted."""
+    """Mark the comparisons that have all their votes, and return a warning if ties could not be counted."""
     once = judgments.votes.drop_duplicates(["comparison", "annotator", "shown_first"])
     n_votes = np.bincount(once["comparison"], minlength=judgments.n_comparisons)
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
@@ -459,7 +459,7 @@ def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonit
 
 
 def _add_votes(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
-    """Add closed comparisons in the order of their last votes; return ids already counted with other votes."""
+    """Add closed comparisons in the order of their last votes; return ids that were counted before with other votes."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
