@@ -1,4 +1,4 @@
-"""Convert tables whose rows are not votes, or whose cells hold several values, to tables with a row for each vote."""
+"""Convert tables in other forms, for example with several votes per row, to tables with a row for each vote."""
 
 import html
 import itertools
@@ -72,7 +72,7 @@ def is_legend(text: str) -> bool:
 def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
     """Return the table with legends added to the names of columns, and the new name for each renamed column.
 
-    A legend explains the numbers in a column. It is outside the table, in a column of its own, or in the first row of
+    A legend explains the numbers in a column. A legend is outside the table, in its own column, or in the first row of
     the column that it explains.
     """
     frame, legends = table.frame, [*dict.fromkeys(table.legends)][:_MOST_LEGENDS]
@@ -105,12 +105,12 @@ def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
     if not of_columns:
         return table, {}
     names = {name: f"{name} ({re.sub(r'[()]', ' ', text)})" for name, text in of_columns.items()}
-    what = f"a legend says what the numbers in {counted(len(of_columns), 'column')} mean"
+    what = f"a legend in the file explains the numbers in {counted(len(of_columns), 'column')}"
     return table.with_rows(frame.rename(columns=names)).noted("N106", what), names
 
 
 def _meanings(text: str) -> dict[str, str]:
-    """Return the meanings of the codes in a legend if they name both sides; otherwise an empty mapping."""
+    """Return the meaning of each code in a legend; the mapping is empty if the meanings do not name both sides."""
     pairs = [part.partition(" = ") for part in text.split("; ")]
     meanings = {code: meaning for code, _, meaning in pairs if meaning}
     sides = {side[0] for meaning in meanings.values() if (side := side_of(meaning))}
@@ -120,8 +120,8 @@ def _meanings(text: str) -> dict[str, str]:
 def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
-    These are the columns that the legend names. If there are none, these are the columns that are named after votes or
-    ratings, and otherwise all columns on the scale of the legend that may hold votes.
+    A legend explains the columns that it names. If it names no column, it explains the columns with names such as
+    "vote" or "rating". If there is no such column either, it explains all columns that may hold votes on its scale.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
@@ -144,7 +144,8 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 def reshape(table: Table, told: Collection[str]) -> Table:
     """Return the table with one row for each vote.
 
-    A change that would remove one of the columns ``told``, which the user named, is left out.
+    If a step of the conversion would remove a column in ``told``, which has the columns that the user named, the step
+    is skipped.
     """
     for change in (
         _without_trials,
@@ -175,9 +176,9 @@ def spread(
     what: str,
     code: str = "N106",
 ) -> Recognised:
-    """Return the table of votes with a notice, and the column for each of badpo's names, including the ``new`` ones.
+    """Return the table of votes with a notice, and the column for each of badpo's names, including the names ``new``.
 
-    The index of ``frame`` holds the row of ``table`` from which each vote was made.
+    The index of ``frame`` holds, for each vote, the number of the row of ``table`` from which the vote was made.
     """
     table = table.with_rows(frame)
     kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
@@ -187,10 +188,11 @@ def spread(
 def melt_groups(
     table: Table, theirs: Mapping[str, str], groups: Groups, key: str, what: str
 ) -> Recognised:
-    """Return a table with a row for each group of columns in each row, without groups whose cells are all empty.
+    """Return a table with one row for each group of columns in each row of ``table``.
 
-    The column ``key`` holds the name of the group, unless a column of the group has the name ``key``. If few votes have
-    no annotator, they are kept as the votes of one annotator with the name "no id".
+    If all cells of a group are empty, the group gets no row. The column ``key`` holds the name of the group, unless a
+    column of the group has the name ``key``. If few votes have no annotator, these votes are kept as the votes of one
+    annotator with the name "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
     new = [*dict.fromkeys([key, *next(iter(groups.values()))])]
@@ -213,7 +215,7 @@ def melt_groups(
 
 
 def without_rows(table: Table, is_out: Any, reason: str, what: str) -> Table:
-    """Return the table without the rows for which ``is_out`` is True, with their count and a notice."""
+    """Remove the rows for which ``is_out`` is True; return the table with the number of these rows and a notice."""
     at = np.flatnonzero(is_out)
     if not len(at) or len(at) == len(table.frame):
         return table
@@ -285,7 +287,8 @@ def _without_trials(table: Table) -> Table:
 def _counts_of_shares(table: Table) -> Table:
     """Return the table with counts of votes, if it has the share of votes for each side and the number of annotators.
 
-    The shares are fractions or percentages. The annotators that do not belong to either share count as ties.
+    The shares of votes are fractions or percentages. If the two shares do not add up to all annotators, the remaining
+    annotators count as ties.
     """
     frame = table.frame
     sizes = [name for name in frame if is_number_of_people(name)]
@@ -298,7 +301,7 @@ def _counts_of_shares(table: Table) -> Table:
             counts = [*np.round(counts)]
             ties = np.maximum(n - sum(counts), 0)
             votes = dict(zip(("votes_a", "votes_b", "votes_tie"), [*counts, ties], strict=True))
-            what = f"{' and '.join(pair)}, shares of {sizes[0]}, read as counts of votes"
+            what = f"{' and '.join(pair)} are shares of {sizes[0]} and were converted to counts of votes"
             return replace(table, frame=frame.drop(columns=[*pair, *sizes]).assign(**votes)).noted(
                 "N106", what
             )
@@ -306,9 +309,9 @@ def _counts_of_shares(table: Table) -> Table:
 
 
 def _votes_beside_events(table: Table) -> Table:
-    """Return the votes in a log of events joined with the texts that other events showed, if ids link the events.
+    """Join the votes in a log of events with the texts that other events showed, if ids link the events.
 
-    The table stays unchanged if the same ids belong to different texts, because the order of the sides is then unknown.
+    If the same ids belong to different texts, the table stays unchanged, because the order of the sides is unknown.
     """
     frame = table.frame
     known = columns_named([*map(str, frame)], PAIR)
@@ -316,7 +319,7 @@ def _votes_beside_events(table: Table) -> Table:
         return table
     texts = [*known.values()]
     shown = frame[frame[texts].notna().all(axis=1)]
-    # the columns of the votes are empty in all rows that show texts
+    # a column of a log holds votes only if it is empty in all rows with texts
     of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
     votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
     if not len(votes):
@@ -340,8 +343,9 @@ def _votes_beside_events(table: Table) -> Table:
 def _blocks_of_comparisons(table: Table) -> Table:
     """Return a table with a row for each comparison, if each row holds several comparisons in numbered columns.
 
-    The names of the columns differ only in the number of the comparison. A comparison has two responses, a vote and
-    possibly a prompt. A survey may write its code before each question, as in ``P01left. Left answer``.
+    The names of corresponding columns differ only in the number of the comparison. A comparison has two responses, a
+    vote and possibly a prompt. In a survey, a code may precede the question, as in the column name ``P01left. Left
+    answer``.
     """
     blocks: dict[str, dict[str, str]] = {}
     for name in map(str, table.frame):
@@ -365,7 +369,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
         if not columns_named([*map(str, table.frame)], ["annotator"]):
             people = [f"row {row + 1}" for row in range(len(table.frame))]
             table = replace(table, frame=table.frame.assign(annotator=people))
-        what = f"{counted(n, 'block')} of columns, a comparison in each"
+        what = f"{counted(n, 'block')} of columns, each with one comparison"
         return melt_groups(table, {}, groups, "comparison number", what)[0]
     return table
 
@@ -373,8 +377,8 @@ def _blocks_of_comparisons(table: Table) -> Table:
 def _answers_to_questions(table: Table) -> Table:
     """Return a table with a row for each vote, made from a survey with a row per person and a column per comparison.
 
-    The name of the column for a comparison quotes the prompt and both responses, or the name is the prompt and the
-    cells are the chosen responses. If no column holds the annotators, each row counts as one annotator.
+    The name of a comparison's column quotes the prompt and both responses, or the name is the prompt and the cells are
+    the chosen responses. If no column holds the annotators, each row counts as one annotator.
     """
     frame = table.frame
     names = [str(name) for name in frame]
@@ -392,7 +396,7 @@ def _answers_to_questions(table: Table) -> Table:
     if len(questions) < 2:
         return table
     if n := sum(n_alike.values()):
-        reason = "everybody chose the same text, and the other one is not in the table"
+        reason = "everybody chose the same response, so the other response is not in the table"
         entry = {"reason": reason, "annotator": "unknown", "n": n}
         table = replace(table, dropped=(*table.dropped, entry))
         what = f"{counted(len(n_alike), 'question')} ({counted(n, 'vote')}) left out: {reason}"
@@ -400,7 +404,7 @@ def _answers_to_questions(table: Table) -> Table:
         table = replace(table, frame=frame).noted("N106", what)
     if not columns_named(names, ["annotator"]):
         frame = frame.assign(annotator=[f"row {row + 1}" for row in range(len(frame))])
-    what = f"{counted(len(questions), 'column')} of a comparison each, one row for each person"
+    what = f"{counted(len(questions), 'column')} with one comparison each, and one row for each person"
     groups = {name: {"winner": name} for name in questions}
     table, _ = melt_groups(replace(table, frame=frame), {}, groups, "question", what)
     cells = [questions[name] for name in table.frame["question"]]
@@ -409,9 +413,9 @@ def _answers_to_questions(table: Table) -> Table:
 
 
 def _replies_beside(table: Table) -> Table:
-    """Return the ranked messages in a table of messages, with the parent message of each as its prompt.
+    """Return the ranked messages in a table of messages; the prompt of each message is its parent message.
 
-    Columns that name the writers are dropped, because the writer of a message is not the annotator who ranked it.
+    Columns that name the writers of messages are dropped, because the writer of a message is not its annotator.
     """
     forms = {folded(str(name)): name for name in table.frame}
     wanted = ("parent_id", "parent_message_id"), ("message_id", "id"), ("text", "content"), ("rank",)
@@ -435,7 +439,7 @@ _TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
 def _votes_of_voters(table: Table) -> Table:
     """Return a table with a row for each vote, if the column of each answer lists the people who voted for it.
 
-    Reactions to chat messages are exported in this form.
+    Chat programs export the reactions to messages in this form.
     """
 
     def tail(name: str) -> str:
@@ -454,7 +458,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # the same names occur in several cells, and are neither labels of sides nor numbers nor long texts
+    # columns of voters' names have the same names in several cells, and no labels of sides, numbers or long texts
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
@@ -476,7 +480,7 @@ def _votes_of_voters(table: Table) -> Table:
 
 
 def _side_alone(label: str) -> str:
-    """Return the side if a label consists of nothing but a word for this side; otherwise an empty string."""
+    """Return the side that a label names; return "" if the label contains anything but a word for a side."""
     if _TIES.fullmatch(label.strip()) or EVEN.fullmatch(label):
         return "tie"
     side, word = side_of(label) or ("", "")
@@ -490,12 +494,12 @@ _NUMBER_WORDS = {"one": "1", "two": "2", "+1": "1"}
 
 
 def _as_number(label: str) -> str:
-    """Return the number for the name of a number emoji such as ``:one:``; other labels unchanged."""
+    """Return the number that an emoji name such as ``:one:`` means; return any other label unchanged."""
     return _NUMBER_WORDS.get(label.strip(": "), label)
 
 
 def _names_in(cell: Any) -> list[str]:
-    """Return the names in a list or a text; an empty list if the cell holds anything else."""
+    """Return the names in a cell with a list or a text; return an empty list for any other cell."""
     if isinstance(cell, list):
         return [one for one in cell if isinstance(one, str)]
     return (
@@ -508,8 +512,8 @@ def _names_in(cell: Any) -> list[str]:
 def _votes_of_both_orders(table: Table) -> Table:
     """Return a table with a row for each verdict, if each pair was judged in both orders of the answers.
 
-    Labels of the second order are read as places on the screen. If the labels of both orders agree more often than
-    expected by chance, they are read as names of the answers instead.
+    The labels for the second order are read as places on the screen. If the labels for the two orders agree more often
+    than expected by chance, the labels are read as names of the answers instead.
     """
     frame = table.frame
     pairs = []
@@ -537,9 +541,7 @@ def _votes_of_both_orders(table: Table) -> Table:
     ]
     made = pd.concat(votes).sort_index(kind="stable")
     meant = "the place on the screen" if is_turned else "the answer"
-    what = (
-        f'a vote in "{first}" and one in "{second}", with the answers exchanged; its labels name {meant}'
-    )
+    what = f'"{first}" and "{second}" hold votes on the same answers in both orders; the labels name {meant}'
     return spread(table, made, {}, [], what, "N107")[0]
 
 
@@ -549,7 +551,7 @@ def _votes_of_both_orders(table: Table) -> Table:
 def _choice_of_ticks(table: Table) -> Table:
     """Return the table with one column of labels instead of columns of ticks that are named after a side or a tie.
 
-    Nearly all rows have at most one tick.
+    The columns of ticks are converted only if nearly all rows have at most one tick.
     """
     frame = table.frame
     ticks: dict[str, dict[str, str]] = {}
@@ -574,7 +576,7 @@ def _choice_of_ticks(table: Table) -> Table:
         called = stem.strip(" :.[/-") or "choice"
         called = called if called not in frame else f"{called} choice"
         columns = {called: choice}
-        what = f"{counted(len(of_stem), 'column')} of ticks as one column of labels"
+        what = f"{counted(len(of_stem), 'column')} of ticks read as one column of labels"
         made = frame.drop(columns=[*of_stem]).assign(**columns)
         table = replace(table, frame=made).noted("N106", what)
         break
@@ -582,7 +584,7 @@ def _choice_of_ticks(table: Table) -> Table:
 
 
 def _split_texts(table: Table) -> Table:
-    """Return the table with separate columns for the prompt and both answers, if one column holds all three."""
+    """Return the table with separate columns for the prompt and both answers, if one column holds all three texts."""
     frame = table.frame
     names = [*map(str, frame)]
     if len({*names}) < len(names):
@@ -631,7 +633,7 @@ _TITLES = re.compile(r"[\s,;|/*#:\[(\u2013-]*$")
 
 
 def _mark(side: str) -> re.Pattern[str]:
-    """Return the pattern of the marks before an answer: ``A:``, ``[1]``, ``Answer B (60 words):``, ``:two:``."""
+    """Return a pattern that matches a mark before an answer, such as ``A:``, ``[1]`` or ``Answer B (60 words):``."""
     called = rf"(?:(?i:(?:{ANSWER}|model|system|version|variante?|opci[oó]n|antwort))[ _#]*)"
     note = r"(?: ?\([^()\n]{1,40}\))?"
     return re.compile(
@@ -646,9 +648,9 @@ _MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two
 
 
 def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
-    """Return the prompt and the two responses that a text such as a survey header quotes; None for other texts.
+    """Return the prompt and the two responses that a text quotes, such as the header of a survey; otherwise None.
 
-    If the text gives only the number of words of a response, the response becomes this number of placeholder words.
+    If the text states only the number of words of a response, the returned response has as many placeholder words.
 
     Examples
     --------
@@ -682,7 +684,7 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 
 
 def _answer_in_words(mark: str, text: str) -> str:
-    """Return the text after a mark, or the stated number of placeholder words if the text is missing."""
+    """Return the text of an answer; if only the number of its words is stated, return as many placeholder words."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
     n_words = re.search(_COUNTED_WORDS, f"{mark}{text}", re.IGNORECASE)
     rest = re.sub(rf"\(?{_COUNTED_WORDS}\)?", "", text, flags=re.IGNORECASE)
@@ -704,9 +706,9 @@ _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least"
 
 
 def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
-    """Return the columns of three or more answers to one prompt; an empty mapping if there are none.
+    """Return the columns of three or more answers to one prompt; an empty mapping if the table has no such columns.
 
-    The columns are recognised by their names, or by a column whose labels or rankings contain these names.
+    The columns of answers are recognised by their names, or by a column whose labels or rankings contain their names.
     """
     if answers := numbered_answers(free):
         return answers
@@ -730,9 +732,9 @@ def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
 
 
 def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
-    """Return the columns in which each judge rates every answer, such as ``answer_1.annotations.JUDGE.rating``.
+    """Return, for each judge, the columns with ratings of all answers, such as ``answer_1.annotations.JUDGE.rating``.
 
-    The result is empty for fewer than two judges.
+    If the table has fewer than two judges, the result is empty.
     """
     groups: Groups = {}
     for key, answer in answers.items():
@@ -755,8 +757,8 @@ def best_beside_others(
 ) -> Recognised:
     """Return a table that compares the best of three or more answers with every other answer.
 
-    If a column names the worst answer, the table also compares the other answers with the worst one. The table is
-    returned unchanged if no column ranks the answers.
+    If a column names the worst answer, the table also compares every other answer with the worst answer. If no column
+    ranks the answers, the table is returned unchanged.
     """
     frame, keys = table.frame, [*answers]
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
@@ -772,13 +774,13 @@ def best_beside_others(
     require_size(table.name, int(is_said.sum()), frame.shape[1] - len(keys))
     rows, pair = np.nonzero(is_said)
     first, second = first[pair], second[pair]
-    beside = ", and these beside the worst," if has_worst else ""
-    what = f"the best beside each of the others{beside} makes {counted(len(rows), 'pair')}"
+    beside = ", and of other answers with the worst answer," if has_worst else ""
+    what = f"comparing the best answer with each other answer{beside} gives {counted(len(rows), 'pair')}"
     n_without = int((~has_best).sum())
     n_pairs = len(keys) * (len(keys) - 1) // 2
     what = (
         f"rankings of up to {len(keys)} answers by {', '.join(dict.fromkeys(used))}: {what} "
-        f"of {counted(len(frame) - n_without, 'choice')}, not all {n_pairs} pairs of each"
+        f"of {counted(len(frame) - n_without, 'choice')}, not all {n_pairs} pairs of each choice"
     )
     if n_without:
         what += f"; {counted(n_without, 'row')} without a best answer left out"
@@ -789,17 +791,18 @@ def best_beside_others(
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
     left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
-    # a notice with the code N107 shows rows as they were read, so that users can check the direction of the ranking
+    # the code of the notice is N107, because N107 shows rows, in which users can check the direction of the ranking
     return spread(table, votes, left, [*new], what, "N107")
 
 
 def _places(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[Floats, list[str], bool]:
-    """Return the place of each answer in each row, the columns with the places, and whether they name best and worst.
+    """Return the rank of each answer in each row, the columns with the ranks, and whether they name best and worst.
 
-    A lower place is better, and NaN stands for an answer without a place. The places come from a number for each
-    answer, a column for each place, an order such as ``2>1=3``, or the names of the best and the worst answer.
+    The lowest number is the best rank, and NaN stands for an answer without a rank. The ranks come from a number for
+    each answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the
+    worst answer.
     """
     frame, keys = table.frame, [*answers]
     forms = {folded(name): name for name in frame if name not in answers.values()}
@@ -842,7 +845,7 @@ def _places(
         ]
         order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
         if any(order):
-            # answers that are not named are placed after the named answers, but before the worst answer
+            # answers that a row does not name are ranked after the named answers, but before the worst answer
             rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
             order.insert(1 if used[0] in best else len(order), rest)
         for place, group in enumerate(order):
@@ -856,7 +859,7 @@ def _places(
 
 
 def _is_place(form: str, i: int) -> bool:
-    """Return whether a column such as ``rank_1`` or ``second_choice`` holds the answers in place ``i``, from 0."""
+    """Return whether a column such as ``rank_1`` or ``second_choice`` holds the answers of rank ``i``, from 0."""
     nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
     number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
     return (
@@ -866,9 +869,9 @@ def _is_place(form: str, i: int) -> bool:
 
 
 def _groups_in(cell: Any) -> list[list[str]]:
-    """Return the answers in an order, grouped by place.
+    """Return the answers in a ranking as a list of groups of answers with the same rank.
 
-    The order is a list or a text such as ``2>1=3`` or ``B, A, C``.
+    The ranking is a list or a text such as ``2>1=3`` or ``B, A, C``.
     """
     if isinstance(cell, list):
         return [[one] for one in cell]
@@ -877,7 +880,7 @@ def _groups_in(cell: Any) -> list[list[str]]:
 
 
 def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:
-    """Return the index of the answer whose text or name a cell holds; -1 if the cell holds neither."""
+    """Return the index of the answer whose text or name is in a cell; -1 if the cell holds no answer's text or name."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
     form = folded(str(cell).removesuffix(".0"))
