@@ -163,7 +163,10 @@ def test_what_needs_no_model_loads_no_torch_nor_do_runs_that_are_not_there(tmp_p
         (f"check {EXAMPLE} --column annotator", "write it as in --column annotator=worker_id"),
         (f"check {EXAMPLE} --winner left", "write it as in --winner model_a=a"),
         (f"check {EXAMPLE} --repeated keep", "repeated must be"),
-        (f"check {EXAMPLE} --attribute length_tokens:tokenizer=a/b,threshold=5", "it once with network"),
+        (
+            f"check {EXAMPLE} --attribute length_tokens:tokenizer=a/b,threshold=5",
+            "the tokenizer once with network access",
+        ),
         (f"check {EXAMPLE} --attribute-file absent.py", "absent.py cannot be run"),
         (f"attributes test {EXAMPLE}", "name an attribute to test"),
         (f"attributes test {EXAMPLE} --attribute length --sweep ratio", "write it as in --sweep ratio="),

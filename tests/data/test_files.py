@@ -292,7 +292,7 @@ def test_the_pages_of_a_table_without_its_checksum_have_their_own(table):
 def test_a_table_that_was_changed_on_purpose_is_read_without_its_checksum(table):
     assert checksum_file(table).read_text() == f"{file_checksum(table)}  votes.parquet\n"
     pq.write_table(pq.read_table(table).slice(0, 4), table)
-    remedy = r"if it was changed on purpose, remove .*votes\.parquet\.sha256"
+    remedy = r"if the table was changed on purpose, remove .*votes\.parquet\.sha256"
     with pytest.raises(DataError, match=remedy):
         read_table(table)
     checksum_file(table).unlink()

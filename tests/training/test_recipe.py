@@ -279,7 +279,7 @@ def test_the_data_block_reads_the_table(tmp_path):
 @pytest.mark.parametrize("name", ["votes.csv", "folder/votes.parquet", "votes"])
 def test_a_missing_file_is_not_searched_on_the_hub_and_an_unreachable_data_set_has_a_remedy(name):
     assert str(DataChoice(dataset_name=name).source()) == name
-    told = "(?s)E190 .*no such file.*nobody/nothing.*download it once with network"
+    told = "(?s)E190 .*no such file.*nobody/nothing.*download the data set once with network"
     with pytest.raises(DataError, match=told):
         DataChoice(dataset_name="nobody/nothing").source()
 

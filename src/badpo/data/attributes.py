@@ -782,7 +782,7 @@ def _read_tokenizer(name: str) -> Any:
     except Exception as error:  # the library raises no other class
         raise ConfigError(
             f'cannot read the tokenizer "{name}" ({str(error).rstrip(".")}); name a folder with a tokenizer.json, or '
-            "download it once with network"
+            "download the tokenizer once with network access"
         ) from error
     # a tokenizer.json may contain settings that truncate or pad texts
     tokenizer.no_truncation()

@@ -1,6 +1,6 @@
 """Read tables from CSV, Excel, parquet, Arrow and JSON files, pandas, Arrow and `datasets`, and write tables.
 
-The cells of a table keep the values of the source: a text such as "0123" in a CSV file does not become a number.
+The cells of a table keep the values of the source. For example, the text "0123" in a CSV file does not become a number.
 """
 
 import codecs
@@ -49,15 +49,15 @@ _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to dete
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file. Texts never
 # reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
-# Largest size of the texts in a parquet file, if each text is counted in each of its rows.
+# Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
 _MOST_BYTES_WRITTEN_OUT = 2**34
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# encodings that are older than UTF-8, with a pattern for the bytes of their common letters; if two encodings fit
-# equally well, the first is used
+# encodings that are older than UTF-8, with a pattern for the bytes of the most common letters in each encoding
+# if two of the encodings fit a file equally well, the one that is listed first is used
 OLDER_ENCODINGS = {
     "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
     "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
@@ -97,17 +97,17 @@ class _ArrowHolder(Protocol):
     def to_arrow(self) -> Any: ...
 
 
-# the types of table that all functions accept
+# the types of objects that badpo's functions accept as a table of votes
 Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | _Split | _ArrowHolder
 
 
 def read_table(source: Any, drop_uneven: bool = False) -> Table:
     """Read a table from a path or from an object in memory.
 
-    A path is a file with a suffix in `READERS`, a folder with such files, a folder that `datasets` wrote, or the name
-    of a data set on the Hub. An object with a method ``to_arrow`` is a table too. If ``drop_uneven`` is True, lines of
-    a CSV file that have more or fewer cells than the header are left out and counted. If the table cannot be read, a
-    `DataError` (E102) gives the reason.
+    A path is a file with a suffix in `READERS`, a folder with files of this kind, a folder that `datasets` wrote, or
+    the name of a data set on the Hub. An object with a method ``to_arrow`` is accepted too. If ``drop_uneven`` is True,
+    lines of a CSV file that have more or fewer cells than the header are left out and counted. If the table cannot be
+    read, a `DataError` (E102) gives the reason.
 
     Examples
     --------
@@ -135,7 +135,9 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
         what = f"it is a mapping, of {listed([*source])}"
         one = f'source["{next(iter(source), "train")}"]'
         raise _unreadable(
-            kind, what, f"pass one of its tables, as {one}; of columns, pandas.DataFrame(source)"
+            kind,
+            what,
+            f"pass one table in the mapping, as {one}, or columns as pandas.DataFrame(source)",
         )
     if isinstance(source, (list, tuple)):
         return Table(_frame_of_records(source, name), name)
@@ -152,7 +154,7 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
     """Write a parquet file that only this user can read.
 
-    The file has checksums of its pages, and a second file next to it has the checksum of the whole file.
+    The parquet file has checksums of its pages, and a second file next to it has the checksum of the whole file.
     """
     with checksummed(path) as unfinished:
         pq.write_table(table, unfinished, write_page_checksum=True)
@@ -177,12 +179,12 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
             fix = {"source": str(path.with_name(close[0]))} if close else {}
             raise _unreadable(path, what, "give the path of a file", fix)
         if (read := reader_of(path)) is None:
-            what = f'files that end in "{path.suffix}" are not known'
+            what = f'badpo cannot read files that end in "{path.suffix}"'
             remedy = _EXPORTS.get(path.suffix.lower(), f"use {', '.join(READERS)}, or text as .gz")
             raise _unreadable(path, what, remedy.format(shlex.quote(str(path))))
         return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
-        what = f"it is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
+        what = f"its encoding is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
         raise _unreadable(path, what, "save the file as UTF-8") from error
     except (OSError, KeyError, json.JSONDecodeError, pa.ArrowException) as error:
         raise _unreadable(path, str(error).strip().split("\n")[0], "export the table again") from error
@@ -224,7 +226,7 @@ def is_hub_name(path: Path) -> bool:
 
 
 def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
-    """Load a split of a data set from the Hub or the cache; without a name, load the only split or "train"."""
+    """Load a split of a data set from the Hub or the cache; if ``split`` is None, load the only split or "train"."""
     from datasets import load_dataset
 
     try:
@@ -232,8 +234,10 @@ def from_hub(name: str, config: str | None = None, split: str | None = None) -> 
             found = load_dataset(name, config, split=split)
     except (OSError, ValueError) as error:
         why = str(error).strip().split("\n")[0]
-        what = f"there is no such file, and no such data set could be loaded from the Hub ({why})"
-        remedy = "download it once with network, or name a local file"
+        what = (
+            f"there is no such file, and no data set of this name could be loaded from the Hub ({why})"
+        )
+        remedy = "download the data set once with network access, or name a local file"
         raise DataError([Problem("E190", what, name, remedy)]) from error
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
@@ -244,7 +248,9 @@ def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
     fix = {"source": f"{name}:{next(iter(parts))}"} if [*parts] else {}
     what = "it holds several tables: " + ", ".join(parts) if fix else "it holds no table"
     remedy = (
-        f"name one of them after a colon, as in {name}:{next(iter(parts))}" if fix else "name a file"
+        f"name one of the tables after a colon, as in {name}:{next(iter(parts))}"
+        if fix
+        else "name a file"
     )
     return _unreadable(name, what, remedy, fix)
 
@@ -252,16 +258,16 @@ def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
 def _read_parquet(path: Path) -> Table:
     if is_changed(path):
         beside = checksum_file(path)
-        what = f"its bytes are not those that {beside.name} holds the checksum of"
-        remedy = "take an undamaged copy, or import the export again"
-        raise _unreadable(path, what, f"{remedy}; if it was changed on purpose, remove {beside}")
+        what = f"its checksum differs from the checksum in {beside.name}"
+        remedy = "use an undamaged copy of the table, or import the export again"
+        raise _unreadable(path, what, f"{remedy}; if the table was changed on purpose, remove {beside}")
     layout = pq.read_metadata(path)
     parts = [layout.row_group(i) for i in range(layout.num_row_groups)]
     columns = itertools.chain(*(map(part.column, range(part.num_columns)) for part in parts))
     n_cells = sum(column.num_values for column in columns)
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # texts are read as dictionaries, so that a text of many rows is in memory only once
+    # columns of texts are read as Arrow dictionaries, so that a text that occurs in many rows is in memory only once
     options = {
         "read_dictionary": [
             column.name for column in pq.read_schema(path) if column.type in _TEXT_TYPES
@@ -276,7 +282,7 @@ def _read_parquet(path: Path) -> Table:
             told = ({key: kind(entry[key]) for key, kind in kinds.items()} for entry in entries)
             dropped = tuple(told)
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-            what = "the counts of what an earlier import left out are damaged"
+            what = "the metadata with the counts of rows that an earlier import left out is damaged"
             raise _unreadable(path, what, "import the export again") from error
         content = file.read()
         _require_bytes_written_out(path, content)
@@ -284,7 +290,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow or Feather file, or of a file with an Arrow stream."""
+    """Yield the rows of an Arrow file, a Feather file or a file with an Arrow stream, in batches."""
     with pa.OSFile(str(path)) as source:
         is_stream = source.read(6) != ARROW_MARKS[0]
         source.seek(0)
@@ -306,21 +312,21 @@ def _read_arrow(path: Path) -> Table:
 
 
 def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
-    """Refuse a file with repeated texts that would become too large if each text were written in each of its rows.
+    """Refuse a parquet file whose texts are too large in total, if each text is counted in each row that contains it.
 
-    A small parquet file can store a long text once and repeat it in very many rows. Such a table would take days to
-    process.
+    A small parquet file can store a long text once and repeat it in very many rows. Processing a file with too many
+    repeated texts would take days.
     """
     texts = [column for column in content.columns if pa.types.is_dictionary(column.type)]
     chunks = [chunk for column in texts for chunk in column.chunks]
     sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
     if sum(size.as_py() or 0 for size in sizes) > _MOST_BYTES_WRITTEN_OUT:
-        what = f"it is too large: more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB if each text is written in each row"
+        what = f"it is too large: its texts have more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB in all rows together"
         raise _unreadable(path, what, "export only the columns that are needed, or split the table")
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
-    """Return the reader for the suffix of a file name, or None. A last suffix such as ``.gz`` is ignored."""
+    """Return the reader for the suffix of a file name, or None; a suffix of compression (``.gz``) is ignored."""
     plain = Path(path.stem) if path.suffix.lower() in PACKED else path
     return READERS.get(plain.suffix.lower())
 
@@ -329,17 +335,19 @@ def _require_bytes(path: Path, n: int) -> None:
     """Refuse a file whose unpacked size of ``n`` bytes is too large, in total or relative to its size on disk."""
     usual = _MOST_PACKED_BYTES + _MOST_TIMES * path.stat().st_size
     if n > (most := min(_MOST_BYTES, usual)):
-        what = f"it is too large: unpacked more than {most >> 20:,} MiB"
-        raise _unreadable(path, what, "export it in parts, or as parquet; or unpack it first")
+        what = f"it is too large: the unpacked file has more than {most >> 20:,} MiB"
+        raise _unreadable(
+            path, what, "export the table in parts or as parquet, or unpack the file first"
+        )
 
 
 def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
-    The encoding is given by a byte-order mark, is UTF-16 if many bytes are zero, or is UTF-8 if the bytes are valid.
-    Otherwise it is an older encoding. Among the older encodings, the function returns the encoding under which the
-    largest share of the non-ASCII characters are common letters of the encoding's language. If most of the non-ASCII
-    bytes are valid UTF-8, the file is damaged UTF-8 and not in an older encoding.
+    If the file has a byte-order mark, the mark gives the encoding. If many bytes are zero, the encoding is UTF-16, and
+    if all bytes are valid UTF-8, it is UTF-8. Otherwise it is the older encoding in which the largest share of the
+    non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is damaged UTF-8
+    and not in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
         parts, n_bytes = [], 0
@@ -370,7 +378,7 @@ def _decoded_as_older(content: bytes) -> tuple[str, str]:
     n_bytes = sum(byte > 127 for byte in beginning)
 
     def share_common(name: str) -> float:
-        """Return the share of the non-ASCII bytes that belong to common letters; 0 if the encoding is invalid."""
+        """Return the share of the non-ASCII bytes that are common letters in an encoding; 0 if decoding fails."""
         try:
             content.decode(name)
         except UnicodeDecodeError:
@@ -392,7 +400,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     except DataError:
         if '\\"' not in text:
             raise
-        # R and Spark write a backslash before a quote inside a cell
+        # R and Spark write a backslash before a quotation mark inside a cell
         rows, lines = _cells_of_csv(text, separator, path, escapechar="\\")
     told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
     usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
@@ -405,7 +413,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
             blocks.append([])
     blocks = [block for block in blocks if len(block) > 1]
     if 1 < len(blocks) <= _MOST_FILES and all(_n_known(block[0][1]) for block in blocks):
-        # several tables below each other, such as one of pairs and one of votes
+        # the file has several tables below each other, for example a table of pairs and a table of votes
         tables = {
             f"table {i}": _framed(path, [row for _, row in block], [line for line, _ in block], [])
             for i, block in enumerate(blocks, start=1)
@@ -448,8 +456,8 @@ def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
 def _separator(text: str) -> str:
     """Return the separator of a CSV file.
 
-    It is the separator with which the first lines contain the most known column names. If this is true of several
-    separators, it is the one with which the most lines have the same number of cells.
+    The separator is the character with which the first lines contain the most known column names. If several characters
+    give the same number of known names, the separator is the one with which most lines have the same number of cells.
     """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
@@ -484,7 +492,7 @@ def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
 
 
 def _n_known(cells: Sequence[str]) -> int:
-    """Return the number of cells in a row that are known column names."""
+    """Return how many cells of a row are column names that badpo recognises."""
     names = [cell.strip() for cell in cells if cell.strip()]
     if (
         len(names) > MOST_COLUMNS
@@ -507,7 +515,7 @@ def _framed(
 
     Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them.
     """
-    # a row of dashes is a horizontal line and not data
+    # a row that consists only of dashes is a horizontal line and contains no data
     kept = [
         each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
     ]
@@ -525,10 +533,10 @@ def _framed(
     if _has_names_of_rows(len(header), [row for _, row in body]):
         header.insert(0, "")
     legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
-    # Qualtrics writes two more header lines: the questions, and the import ids
+    # Qualtrics writes two more lines below the header: a line of questions and a line of import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # the second line has the questions, and the first line only their numbers
+        # in a Qualtrics file, the second line has the texts of the questions, and the first line only their numbers
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
@@ -536,13 +544,13 @@ def _framed(
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
     n, width = len(body), len(header)
-    # the words of a header rarely occur in the cells below it: if they do, the first row is not a header
+    # the words of a header rarely occur in the cells below it, so a first row with frequent words is not a header
     if not max(n_known, default=1) and any(
         cell and 10 * column.count(cell) >= n
         for cell, column in zip(header, zip(*(row for _, row in body), strict=False), strict=False)
     ):
         body, header = kept, [""] * width
-        told.append("no header: the columns are called column_1, column_2 and so on")
+        told.append("no header, so the columns are called column_1, column_2 and so on")
     # spreadsheets end rows with empty cells
     body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
     n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
@@ -558,7 +566,7 @@ def _framed(
     uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
     dropped: tuple[Json, ...] = ()
     if uneven:
-        what = f"the header has {width} columns, but {len(uneven):,} rows have another number"
+        what = f"the header has {width} columns, but {len(uneven):,} rows have another number of cells"
         if not drop_uneven:
             raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
         votes = [(line, row) for line, row in votes if len(row) == width]
@@ -584,9 +592,9 @@ def _framed(
 def _without_legends(
     rows: list[tuple[int, list[str]]],
 ) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Separate legends from the rows of a table; return the other rows, and the legends as texts.
+    """Separate the rows that are legends from the rows of a table; return the rows of the table and the legends.
 
-    A legend is a row with one or two cells that explains the meaning of numbers.
+    A legend is a row with one or two cells that explain the meaning of numbers.
     """
     width = max((len(row) for _, row in rows[:_FIRST_ROWS]), default=0)
     legends: dict[int, str] = {}
@@ -595,7 +603,7 @@ def _without_legends(
         is_edge = i < _FIRST_ROWS or i >= len(rows) - _FIRST_ROWS
         if is_edge and len(filled) < min(3, width) and any(legends_in(text := " = ".join(filled))):
             legends[i] = text
-    # a legend explains each number once; if a number is repeated, the rows are votes
+    # a legend explains each number only once, so rows in which a number is repeated are votes and not legends
     codes = [code for text in legends.values() for code, _ in legends_in(text)[0]]
     if len({*codes}) < len(codes) or not is_legend("; ".join(legends.values())):
         return rows, []
@@ -620,7 +628,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     below = [tuple(name for _, name in group) for group in groups if len(group) > 1]
     if len({*below}) == len(below):
         return []
-    # below a question, the name of the option is put on a new line
+    # if the upper name is a question, the lower name is an option of the question and is put on a new line
     names = [
         f"{name}{chr(10) if question_in(name) else ' '}{under}".strip()
         for name, under in zip(above, rows[1], strict=True)
@@ -631,8 +639,8 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
     """Return whether each row begins with a row number for which the header has no name, as in tables from R.
 
-    Each row must have one cell more than the header. The result is False if the last cell is empty in all rows. It is
-    also False if a cell begins with a space, because the cell is then a part of a text that contains the separator.
+    Each row must have one cell more than the header. If the last cell is empty in all rows, the result is False. If a
+    cell begins with a space, the cell is a part of a text that contains the separator, and the result is False too.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -643,7 +651,7 @@ def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
 def _is_total(row: Sequence[str]) -> bool:
     """Return whether a row contains totals.
 
-    The first non-empty cell of such a row is a word such as "total", and at most half of the cells are not empty.
+    In a row of totals, the first non-empty cell is a word such as "total", and at most half of the cells are not empty.
     """
     filled = [cell for cell in row if cell.strip()]
     return (
@@ -656,22 +664,22 @@ def _is_total(row: Sequence[str]) -> bool:
 def _read_excel(path: Path) -> Table:
     """Read the table in a workbook.
 
-    The main sheet is the sheet with the most known column names. Sheets with the same columns are read as one table. If
-    no column has annotators, the names of these sheets are the annotators, unless one of the names is generic, such as
-    "Sheet 1".
+    The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
+    read as one table. If no column has annotators, each sheet is read as the votes of one annotator with the sheet's
+    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators.
     """
     try:
         from openpyxl import load_workbook
     except ImportError:
-        what = "Excel files are read with openpyxl, which is not installed"
-        remedy = 'in the clone: pip install -c constraints.txt ".[excel]"; or save the sheet as CSV'
+        what = "badpo reads Excel files with openpyxl, which is not installed"
+        remedy = 'run in the clone: pip install -c constraints.txt ".[excel]"; or save the sheet as CSV'
         raise _unreadable(path, what, remedy) from None
     try:
         with zipfile.ZipFile(path) as packed:
             _require_bytes(path, sum(part.file_size for part in packed.infolist()))
             parts = [name for name in packed.namelist() if name.startswith("xl/worksheets/")]
             has_merged = any(b"<mergeCell " in packed.read(name) for name in parts)
-        # openpyxl reports merged cells only if it reads the workbook as a whole
+        # openpyxl reports merged cells only if it loads the whole workbook instead of reading row by row
         with contextlib.closing(load_workbook(path, read_only=not has_merged, data_only=True)) as book:
             sheets = {sheet.title: _rows_of_sheet(sheet, path) for sheet in book.worksheets}
     except DataError:
@@ -701,7 +709,7 @@ def _read_excel(path: Path) -> Table:
 
 
 def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str) -> Table:
-    """Return the table in one sheet, joined with the tables in other sheets if the first table lacks votes or texts."""
+    """Return the table in one sheet; if it lacks votes or texts, return it joined with the tables in other sheets."""
     others = {name: rows for name, rows in sheets.items() if name != title and rows}
     rows = sheets[title]
     told = [f'sheet "{title}" of {len(sheets)}'] if others else []
@@ -717,7 +725,7 @@ def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str
 def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the texts of a sheet that may explain the codes in another sheet.
 
-    Each row is one text. In addition, all rows with two cells, a code and its meaning, are joined to one text.
+    Each row of the sheet is one text. One more text joins all rows with two cells, which hold a code and its meaning.
     """
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     codes = [" = ".join(row) for row in cells if len(row) == 2]
@@ -727,8 +735,8 @@ def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     """Return one table with the rows of all tables; None if the columns differ or the tables are splits of a data set.
 
-    If no column has annotators, the names of the tables are the annotators, unless one of the names is generic, such as
-    "part 1".
+    If no column has annotators, each table has the votes of one annotator with the table's name. If one of the names is
+    generic, such as "part 1", the names are not read as annotators.
     """
     names = {name: name.partition(".")[0] for name in tables}
     columns = [*map(str, next(iter(tables.values())).frame)]
@@ -745,12 +753,12 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     ]
     lines = [table.lines for table in tables.values() if table.lines is not None]
     at = np.concatenate(lines) if len(lines) == len(tables) else None
-    what = f"{counted(len(tables), 'table')} with the same columns read as one"
+    what = f"{counted(len(tables), 'table')} with the same columns read as one table"
     what += ", the name of each table as its annotator" * of_people
     dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
     notes: list[Problem] = []
     for note in itertools.chain(*(table.notes for table in tables.values())):
-        # the notice does not contain the name of the file, which may be the name of a person
+        # the notice must not contain the name of a file in the folder, which may be the name of a person
         if (of_all := replace(note, where=str(path))) not in notes:
             notes.append(of_all)
     frame = pd.concat(frames, ignore_index=True)
@@ -759,7 +767,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """Join several tables, or two of them, by ids; return None if ids do not connect votes with texts.
+    """Join all tables, or two of the tables, by ids; return None if no ids connect votes with texts.
 
     Tables with a single row are ignored.
     """
@@ -780,9 +788,9 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _name_people(names: Iterable[str], columns: Sequence[str]) -> bool:
-    """Return whether sheets or files are named after the annotators.
+    """Return whether the names of sheets or files are the annotators.
 
-    This is the case if no column has annotators and no name is generic, such as "Sheet 1".
+    The result is True if no column has annotators and no name of a sheet or file is generic, such as "Sheet 1".
     """
     return "annotator" not in columns_named(columns, KNOWN) and not any(map(_PART.match, names))
 
@@ -796,17 +804,17 @@ _PART = re.compile(
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
-    """Return the cells of a sheet; each row is filled with empty cells to the width of the widest row."""
+    """Return the cells of a sheet; empty cells are added to shorter rows, so that all rows have the same width."""
     if hasattr(sheet, "reset_dimensions"):
         sheet.reset_dimensions()  # a file may state the largest possible dimensions
     for merged in [*sheet.merged_cells.ranges] if hasattr(sheet, "merged_cells") else ():
         first = sheet.cell(merged.min_row, merged.min_col).value
         sheet.unmerge_cells(merged.coord)
-        # the value is copied to the rows below but not to the right: a merged title may be as wide as the table
+        # the value of a merged cell is copied down but not to the right, because a title may be as wide as the table
         for row in range(merged.min_row + 1, merged.max_row + 1):
             sheet.cell(row, merged.min_col).value = first
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
-    # empty cells at the end of a row may exist only because they have a colour
+    # remove empty cells at the end of a row, which a workbook stores if they have, for example, a colour
     filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
     rows = [*_limited(filled, path)]
     width = max(map(len, rows), default=0)
@@ -815,7 +823,7 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
 
 
 def _excel_text(cell: Any) -> str:
-    """Return the text of a cell in a workbook as a CSV file would have it."""
+    """Return the text that a cell of a workbook would have in a CSV file."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
     return "" if pd.isna(cell) else str(cell)
@@ -823,14 +831,14 @@ def _excel_text(cell: Any) -> str:
 
 def _json_text(path: Path) -> str:
     text = decoded(path)[0]
-    # an object or a list has few bytes in the file but needs many bytes in memory
+    # limit the number of objects and lists, which need few bytes in a JSON file but many bytes in memory
     require_size(str(path), 1, 1, text.count("{") + text.count("["))
     return text
 
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
-    # only line feeds separate lines, because the code that forgets annotators counts lines in the same way
+    # split at line feeds only, because `badpo.data.forgetting` counts the lines of a JSON lines file in the same way
     text = _json_text(path)
     require_size(str(path), text.count("\n"), 1)
     for number, line in enumerate(text.split("\n"), start=1):
@@ -848,9 +856,11 @@ def _read_json_lines(path: Path) -> Table:
 
 
 def _read_json(path: Path) -> Table:
-    remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
+    remedy = (
+        "write a JSON list with one object for each judgment, or rename a file of JSON lines to .jsonl"
+    )
     text = _json_text(path)
-    # an empty object is a row without cells, which also needs memory
+    # count empty JSON objects too, because a row without cells also needs memory
     require_size(str(path), sum(1 for _ in re.finditer(r"\{\s*\}", text)), 1)
     try:
         content = json.loads(text)
@@ -861,7 +871,7 @@ def _read_json(path: Path) -> Table:
     beside: list[str] = []
     if isinstance(content, dict):
         if len(content) > 1 and all(isinstance(each, dict) for each in content.values()):
-            # pandas writes each column as a mapping from row numbers to values
+            # pandas writes each column of a JSON file as a mapping from row numbers to values
             keys = {tuple(each) for each in content.values()}
             if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
                 content = {name: [*each.values()] for name, each in content.items()}
@@ -880,7 +890,7 @@ def _read_json(path: Path) -> Table:
             return Table(_frame_of_columns([*content], columns), str(path))
         if len(of_objects) > 1 and not joined and "rows" not in tables:
             what = f"it holds several lists of objects: {listed([*of_objects])}; no ids join all of them"
-            raise _unreadable(path, what, "write the one with the votes into a file of its own")
+            raise _unreadable(path, what, "write the list of votes to a separate file")
         others = {key: value for key, value in content.items() if not records_in(value)}
         beside = _legends_of(others)
         keyed = records_in(content) or next(iter(tables.values()), None)
@@ -894,7 +904,7 @@ def _read_json(path: Path) -> Table:
     return Table(_frame_of_records(content, path), str(path), legends=tuple(beside))
 
 
-# The reader of a file for each suffix of the file name.
+# for each suffix of a file name, the function that reads the file
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
@@ -912,7 +922,7 @@ READERS: dict[str, Callable[..., Table]] = {
 def _legends_of(value: Any) -> list[str]:
     """Return the texts in a JSON value that may explain codes.
 
-    Each text is listed alone. In addition, all texts of an object or a list are joined to one text.
+    The result has each text in the JSON value, and for each object or list one more text that joins its texts.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}
@@ -933,10 +943,10 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
     if pa.types.is_nested(column.type):
         return column.to_pylist()
     if not pa.types.is_dictionary(column.type) or not column.num_chunks:
-        # integers stay integers if some cells are missing: as floats, ids above 2^53 would change
+        # keep integers in a column with missing cells, because ids above 2^53 would change if they became floats
         return column.to_pandas(integer_object_nulls=True)
     chunks = column.unify_dictionaries().chunks
-    # rows with the same text share one Python object
+    # index one array of distinct texts, so that rows with the same text share one Python object
     values = as_objects([*chunks[0].dictionary.to_pylist(), None])
     numbers = [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks]
     return values[np.concatenate(numbers)]
@@ -945,7 +955,7 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
 def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
-        what = f"{len(wrong):,} rows are not objects with named cells, first: row {wrong[0]}"
+        what = f"{len(wrong):,} rows are not objects with names and values; the first of these is row {wrong[0]}"
         raise _unreadable(name, what, "give objects, or dicts")
     names = list(dict.fromkeys(key for record in records for key in record))
     require_size(str(name), len(records), len(names))  # each record may have different keys
@@ -954,7 +964,7 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
 
 
 def _columns_in(content: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the columns of a mapping that contains only lists of the same length, at least two; otherwise empty."""
+    """Return the columns of a mapping whose values are at least two lists of the same length; otherwise no columns."""
     lists = [each for each in content.values() if isinstance(each, list)]
     return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 
@@ -979,18 +989,18 @@ def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = Non
 
 # -- tables for spreadsheets -----------------------------------------------------------------------------------
 
-# First characters with which a spreadsheet reads a cell as a formula, and their full-width forms.
+# A spreadsheet reads a cell as a formula if the cell begins with one of these characters or their full-width forms.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
-# If a spreadsheet's list separator is the semicolon, the spreadsheet splits a cell at these places, even a quoted cell.
+# A spreadsheet with the list separator ";" splits even quoted cells, and the part after a separator may be a formula.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     r"""Write a table as a UTF-8 CSV file; an interrupted call leaves no partial file.
 
-    A text that a spreadsheet would read as a formula gets a leading apostrophe; see `inert`. Numbers, including
-    negative numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes
-    ``inf`` or ``-inf``.
+    `inert` inserts an apostrophe before a text that a spreadsheet would read as a formula. Numbers, including negative
+    numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes ``inf`` or
+    ``-inf``.
     """
     names = [inert(str(name)) for name in frame.columns]
     with appearing(path) as unfinished:
@@ -1001,17 +1011,17 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 def inert(text: str) -> str:
     r"""Return a text in a form that is harmless in a spreadsheet and in a terminal.
 
-    If the text, or a part after a semicolon, tab or line break, would be read as a formula, an apostrophe is inserted
-    before it. Control characters, and characters that change the reading direction, are replaced by escape codes. Any
-    other text is returned unchanged.
+    If a spreadsheet would read the text, or the part after a semicolon, tab or line break, as a formula, an apostrophe
+    is inserted before the text or the part. Escape codes replace control characters and characters that change the
+    reading direction. Any other text is returned unchanged.
     """
-    # the CSV writer does not quote a lone carriage return, so the text after it would start a new cell
+    # the CSV writer does not quote a carriage return without a line feed, so a new cell would start after it
     written = written_out(text.replace("\r\n", "\n"))
     written = _LATER_FORMULA.sub(r"\1'", written)
     return f"'{written}" if _FORMULA.match(written) else written
 
 
 def _inert_cell(cell: Any) -> Any:
-    """Return numbers and missing values unchanged, and the inert text of any other cell; see `inert`."""
+    """Return a number or a missing value unchanged; return any other cell as a harmless text (see `inert`)."""
     is_missing = cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell))
     return cell if is_missing or isinstance(cell, int | float) else inert(str(cell))
