@@ -250,7 +250,7 @@ def test_missing_keys_are_described(tmp_path, content):
 
 BROKEN = {
     "beta: 0.1\nbeta: 0.2\n": '"beta" stands here and on line 1',
-    "- beta\n": "must be a list of keys and values",
+    "- beta\n": "must consist of keys and values",
     "beta: [0.1\n": "run.yaml:2: not valid YAML",
 }
 

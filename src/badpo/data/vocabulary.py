@@ -1,4 +1,4 @@
-"""Words for sides, answers, people, votes and grades, in several languages, as in column names and labels."""
+"""Recognise words for sides, answers, people, votes and grades in column names and labels, in several languages."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _HUMP = re.compile(
 _VOWEL_MARKS = re.compile("[\u064b-\u0652]")
 
 
-# legend of a scale in the name of a column, such as "Preference (1 = A is better, 7 = B is better)"
+# pattern of a scale's legend in the name of a column, such as "Preference (1 = A is better, 7 = B is better)"
 LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 
 
@@ -31,11 +31,11 @@ _PARTS = re.compile(r"[^\W\d_]+|\d+")
 
 LONGEST_LEGEND = 1000
 
-# columns of a TRL data set that hold arguments of the chat template
+# columns that TRL passes to the chat template as arguments
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 
 
-# pairs of words for the first and the second side
+# words for the first side of a comparison, each with the word for the second side
 SIDES = {
     **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
     **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
@@ -69,7 +69,7 @@ PERSON = (
 )
 
 
-# words that may mean people, but that also occur in the names of other columns
+# words that may mean annotators in a column name, but that also occur in the names of columns without annotators
 PEOPLE = re.compile(
     "who|user|uid|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
     "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
@@ -83,7 +83,7 @@ YES, NO = (
 )
 
 
-# words which say that no side was preferred
+# words in a label which say that neither side was preferred
 EVEN = re.compile(
     "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
     "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
@@ -102,7 +102,7 @@ TURNED = {"a": "b", "b": "a", "tie": "tie"}
 
 
 def folded(text: str) -> str:
-    """Return a name in lower case with an underscore between its words and numbers, and without a legend.
+    """Return a column name in lower case, without its legend, and with underscores between words and numbers.
 
     Examples
     --------
@@ -112,15 +112,16 @@ def folded(text: str) -> str:
     return _fold(text) if len(text) > LONGEST_LEGEND else _fold_name(text)
 
 
-# A piece of a long text: at most 100 other characters after ASCII characters, which combine with no earlier character.
+# A long text is split into pieces of ASCII characters followed by at most 100 other characters.
+# An ASCII character never combines with the character before it, so the text may be split before it.
 _PIECES = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{1,100}|[\x00-\x7f]+")
 
 
 def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     r"""Return the text in a Unicode normalization form.
 
-    A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of
-    its length. A sequence of more than 100 marks, which no language has, may then keep its order.
+    A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
+    length. If a sequence has more than 100 combining marks, which no language has, its order may stay unchanged.
 
     Examples
     --------
@@ -143,7 +144,7 @@ _fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares every name 
 def without_legend(name: str) -> str:
     """Return the name of a column without the legend of its values.
 
-    A name longer than `LONGEST_LEGEND` is returned unchanged, because the search would take too long.
+    A name longer than `LONGEST_LEGEND` is returned unchanged, because the search for a legend would take too long.
     """
     return LEGEND.sub("", name) if len(name) <= LONGEST_LEGEND else name
 
@@ -165,7 +166,7 @@ def is_number_of_people(name: str) -> bool:
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
-    """Return the columns that may hold the annotators according to a word in their names."""
+    """Return the columns that may hold the annotators, because their names contain a word such as "rater"."""
     names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
     return [name for name in names if not is_number_of_people(name)]
 
@@ -175,7 +176,7 @@ def is_called_like_people(name: str) -> bool:
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# words that a label may contain in addition to its side; in "not a", the word "not" makes the label unreadable
+# a label may contain these words besides the word for its side; "not" is missing, so the label "not a" has no side
 _AROUND = re.compile(
     f"{ANSWER}|model|system|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
@@ -223,7 +224,7 @@ _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
 def _side_of_label(label: str) -> tuple[str, str] | None:
-    """Return the result of `side_of` for a short label."""
+    """Return the side that a short label names, and the word for the side; see `side_of`."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -231,15 +232,15 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     if label.strip() in _SIGNS:
         return _SIGNS[label.strip()]
     if score := _SCORE.fullmatch(label.strip()):
-        # points of both sides that add up to 1, as in chess
+        # the label has the points of both sides, which must add up to 1, as in chess
         a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
         return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
     if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
-        # if a question allows several choices, a choice of both answers is a tie
+        # if a question allows several choices, choosing both answers is a tie
         chosen = [*map(_side_of_label, several)]
         if len(chosen) == 2 and {one[0] for one in chosen if one} == {"a", "b"}:
             return "tie", ""
-    # a survey may write the number before its meaning, as in "7 - B is much better"
+    # a label may begin with a number, which is followed by its meaning, as in "7 - B is much better"
     for form in ((whole := folded(label)), whole.lstrip("0123456789").lstrip("_")):
         words = [word.removesuffix("vote") or word for word in form.split("_")]
         left = [word for word in words if not EVEN.fullmatch(word)]
@@ -251,14 +252,14 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# end of a label that names a place in a row with exchanged sides, after the name of the column that marks the row
+# If the sides of a row are exchanged, its label gets the name of the column that marks the row, and this ending.
 EXCHANGED = " exchanged)"
 
 
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
 
 
-# Patterns that find the verdict in a longer text, the most reliable pattern first.
+# patterns that find the verdict in a judge's text; the most reliable pattern comes first
 _VERDICTS = [
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
@@ -276,7 +277,7 @@ _LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
 
 
 def side_of(label: str) -> tuple[str, str] | None:
-    """Return the side that a label or a judge's text names, and the word for that side; None if it names no side.
+    """Return the side that a label or a judge's text names, and the word for the side; None if no side is named.
 
     Examples
     --------
@@ -304,18 +305,19 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return two lists of numbers with their meanings in a name.
+    """Find numbers and their meanings in a column name; return two lists of pairs of a number and its meaning.
 
-    The first list has the numbers before their meaning, as in ``1 = A is better``. The second list has the numbers
-    after their meaning, as in ``A is better = 1``. Both lists are empty if the name is longer than `LONGEST_LEGEND`.
+    The first list is for numbers that precede their meaning, as in ``1 = A is better``. The second list is for numbers
+    that follow their meaning, as in ``A is better = 1``. If the name is longer than `LONGEST_LEGEND`, both lists are
+    empty.
     """
     if len(name) > LONGEST_LEGEND:
         return [], []
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
-# Words in names such as "p_a_over_b" or "How much better is A?", which say that a high number prefers a side. The
-# second pattern adds words that may occur in such names.
+# words which say that a high number prefers the named side, as in the column names "p_a_over_b" and "A is better"
+# the pattern _BESIDE_PREFERS also matches words that may stand beside such a word, as in "How much better is A?"
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
 )
@@ -343,8 +345,8 @@ def names_vote(name: str) -> bool:
 def direction_of(name: str) -> dict[str, str]:
     """Return the meaning of the numbers in a column according to its name.
 
-    The result maps numbers to sides, and ``high`` to the side that a high number prefers. It is empty if the name does
-    not explain the numbers.
+    The result maps numbers to sides, and ``high`` to the side that a high number prefers. If the name does not explain
+    the numbers, the result is empty.
 
     Examples
     --------
@@ -367,11 +369,11 @@ def direction_of(name: str) -> dict[str, str]:
     if sides:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
-        # the numbers are a scale if their sides follow each other as a, tie, b or b, tie, a, without a tie at an end
+        # the numbers are a scale if their sides, in the order of the numbers, are a, tie, b or b, tie, a
         is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
-        # an index of votes counts from 0; any other index says nothing about sides
+        # an index is the number of a side, counted from 0, only if the column name also contains a word for votes
         return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
     words = folded(name).split("_")
     at = [i for i, word in enumerate(words) if word in SIDES or word in SECONDS]
@@ -401,7 +403,7 @@ _HIGH_WINS = re.compile(
 
 
 def which_wins(name: str) -> str:
-    """Return ``high`` or ``low`` if the name of a column says that the higher or the lower number wins, otherwise "".
+    """Return "high" or "low" if a column name says that the higher or the lower number wins; otherwise return "".
 
     Examples
     --------
@@ -422,7 +424,7 @@ def which_wins(name: str) -> str:
 
 
 def number_of(label: str) -> float:
-    """Return the number in a label such as ``3,5``, ``80 %``, ``4/5``, ``4 stars`` or ``★★``; NaN for other labels."""
+    """Return the number that a label such as ``3,5``, ``80 %``, ``4 stars`` or ``★★`` states; NaN for other labels."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
     if found := re.fullmatch(
         r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
@@ -468,7 +470,7 @@ _DEGREES = {
 
 
 def grade_of(label: str) -> float:
-    """Return the number for a grade or a degree of agreement in words; NaN for any other label.
+    """Convert a grade or a degree of agreement in words to a number; return NaN for any other label.
 
     Examples
     --------
@@ -484,9 +486,9 @@ def grade_of(label: str) -> float:
 
 
 def graded(labels: Sequence[str]) -> dict[str, float]:
-    """Return the number for each label if all labels are grades in words and at least two numbers differ.
+    """Convert labels that are grades in words to numbers.
 
-    Otherwise the result is empty.
+    The result is empty if a label is not a grade, or if all labels are converted to the same number.
     """
     grades = {label: grade_of(label) for label in labels}
     return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
@@ -501,8 +503,9 @@ _WORSE = re.compile(
 def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
     """Return the side of each label if the labels for the two sides differ only in the word for the side.
 
-    The other words may be in any language. Labels without a word for a side are ties. The result is empty for other
-    labels, such as codes of people and names of groups, and for fewer than ``fewest`` labels.
+    The words around the word for the side may be in any language. A label without a word for a side is a tie. The
+    result is empty for labels that do not mirror each other, such as codes of people and names of groups, and for fewer
+    than ``fewest`` labels.
 
     Examples
     --------
@@ -520,7 +523,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
         is_name = any(re.fullmatch(PERSON, word) for word in others) or re.fullmatch(
             r"[^\W\d]+[-_ ]?\d+", label
         )
-        # a label such as "c" is a third side and not a tie
+        # a label such as "c" means a third answer, so it is not a tie
         if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
             return {}
         side = ("a" if named[0] in SIDES else "b") if named else "tie"
@@ -531,7 +534,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
 
 
 class RatingScale(NamedTuple):
-    """The ends of a rating scale, the number for a tie (middle), and the side that a high rating prefers, or ""."""
+    """A rating scale: its ends, its middle (a tie), and the side that a high rating prefers, or "" if unknown."""
 
     low: float
     middle: float
@@ -540,11 +543,11 @@ class RatingScale(NamedTuple):
 
 
 def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
-    """Return the scale of labels that are ratings; None for other labels.
+    """Return the scale of labels that are ratings; None for labels that are not ratings.
 
-    ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If it names no tie, the
-    tie is 0 on a scale with negative numbers, and otherwise the middle of the scale. Labels also count as ratings if
-    ``told`` leaves more than three numbers unexplained, three numbers with an equal step other than 1, or a number
+    ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If ``told`` names no tie,
+    the tie is 0 on a scale with negative numbers, and otherwise the middle of the scale. Labels also count as ratings
+    if ``told`` leaves more than three numbers unexplained, three numbers with an equal step other than 1, or a number
     below -1.
 
     Examples
@@ -562,7 +565,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
-    # the ends in a legend are the ends of the scale, even if no cell reaches them
+    # the smallest and the largest number in a legend are the ends of the scale, even if no cell has these numbers
     legend = [number for number in map(number_of, ends) if math.isfinite(number)]
     low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
@@ -579,16 +582,17 @@ def side_told(
     scale: RatingScale | None,
     are_places: bool,
 ) -> tuple[str, str]:
-    """Return the side that a label names, and the reason: ``name`` or ``order``. Both are empty for other labels.
+    """Return the side that a label names and how it names the side (``name`` or ``order``); two empty texts otherwise.
 
-    The reason is ``name`` if the label names the response, and ``order`` if the label names only a place. ``columns``
-    are the names of the two columns of responses. ``are_places`` says that the numbers among the labels are 1 and 2.
+    The second value is ``name`` if the label names the response, and ``order`` if the label names only a place.
+    ``columns`` are the names of the two columns of responses. ``are_places`` is True if the numbers among the labels
+    are 1 and 2.
     """
     own, number, form = label.strip().casefold(), number_of(label), folded(label)
     if label in told or own in TURNED:
         return told.get(label, own), "name"
     is_called = [form == column or form in column.split("_") for column in columns]
-    # if the columns of the answers are numbered from 0, a number in a label is the name of an answer
+    # if the columns of the answers are numbered from 0, a label that is a number is the name of an answer
     is_from_0 = "0" in columns[0].split("_")
     if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
         return "ab"[is_called.index(True)], "name"
@@ -601,16 +605,16 @@ def side_told(
 
 
 def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | None) -> dict[str, str]:
-    """Return a proposed meaning for ambiguous labels, which the user has to confirm.
+    """Return a proposed meaning for each ambiguous label; the user has to confirm the meanings.
 
-    The proposal covers two or three labels, or the scale of a rating. ``counts`` holds the number of rows with each
-    label, the most frequent label first. The rarest of three words is taken for the tie. The rarest of three numbers is
-    taken for the tie only if the other numbers are at least twice as frequent. If the ``known`` sides include a or b,
-    labels other than scales and exchanged places get no proposal.
+    Meanings are proposed for two or three labels, or for the scale of a rating. ``counts`` holds the number of rows
+    with each label, the most frequent label first. The rarest of three words is proposed as the tie. The rarest of
+    three numbers is proposed as the tie only if the other two numbers are at least twice as frequent. If the ``known``
+    sides include a or b, meanings are proposed only for a scale and for the labels of exchanged places.
     """
     labels = [*counts]
     if scale and not scale.high:
-        # a scale usually runs from the first answer to the second, but a share is usually the share of the first answer
+        # the high end of a scale usually prefers the second answer, but a high share usually prefers the first answer
         return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
@@ -662,7 +666,7 @@ PAIR = ("prompt", "response_a", "response_b")
 TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
 
 
-# Columns that a table may have instead of a winner.
+# Names of columns with the votes of a table that has no column "winner".
 ANSWERS = (
     "rating",
     "rating_a",
@@ -675,7 +679,7 @@ ANSWERS = (
 )
 
 
-# Columns of a table with one answer in each row.
+# Names of columns in a table with one answer in each row.
 OF_ONE_ANSWER = ("response", "rank")
 
 
@@ -686,7 +690,7 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Return the pairs of columns that hold one value for each side: name for the first side -> name for the second.
+    """Map the name of each column with a value of the first side to the column with the value of the second side.
 
     Each name contains ``a`` or ``b``, or ``chosen`` or ``rejected``, as a part that is separated by underscores.
     Columns of identifiers are left out.
@@ -700,7 +704,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# pairs of words for the sides in the names of columns; the added words would be ambiguous as labels
+# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which is for labels too
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -724,7 +728,7 @@ OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instructi
 _OF_PERSON = "class|group|team|type|role|cohort|category"
 
 
-# Patterns of names that are recognised for a column if no column has badpo's name.
+# For each of badpo's column names, a pattern of names that a table may have instead.
 _NAMED = {
     "prompt": PROMPT,
     "response": ANSWER,
@@ -748,7 +752,7 @@ _FILLERS = re.compile(
 )
 
 
-# patterns of names that are recognised only if no name matches `_NAMED`
+# patterns of further column names, which are used only if no column name matches the pattern in `_NAMED`
 _ELSE = {
     "prompt": (
         "(?:user_)?input|task|conversations?|dialogue?|post|article|document|messages|history|"
@@ -757,7 +761,7 @@ _ELSE = {
 }
 
 
-# Patterns for pairs of columns whose names differ only in the word for the side; {} stands for this word.
+# Patterns for pairs of columns whose names differ only in the word for the side; {} stands for the word.
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
@@ -790,15 +794,15 @@ _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
-    """Return the column for each of the ``wanted`` names of badpo, without the names that could mean two columns.
+    """Return the column for each of the ``wanted`` names of badpo; a name that could mean two columns is left out.
 
-    A column with exactly badpo's name comes first, then a column with the same name in another spelling, and then a
-    column with a name that matches `_NAMED`.
+    A column with exactly badpo's name is preferred to a column with the same name in another spelling, which is
+    preferred to a column whose name matches a pattern in `_NAMED`.
     """
     wanted = list(wanted)
     theirs = {ours: ours for ours in wanted if ours in found}
     are_several = False
-    # leave out names without letters and digits, such as "#"
+    # leave out column names without letters and digits, such as "#"
     free = {name: form for name in found if name not in theirs and (form := folded(name))}
 
     def take(ours: str, names: Sequence[str]) -> None:
@@ -831,13 +835,13 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
             )
     if {"votes_a", "votes_b"} <= {*theirs} and "votes_tie" in wanted and "votes_tie" not in theirs:
         take("votes_tie", [name for name in free if (side_of(name) or ("",))[0] == "tie"])
-    # a path such as data.prompt is recognised by its end
+    # a column name that is a path, such as data.prompt, is recognised by the part after the first dot or slash
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
     ]
     inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
     if inner:
-        # if several columns explain their numbers, none of them is chosen as the winner
+        # if the names of several columns explain numbers that mean sides, no column is recognised as the winner
         left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
         theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
@@ -860,7 +864,7 @@ def _pairs(
             if first not in parts[form]:
                 continue
             other = "_".join(second if part == first else part for part in parts[form])
-            # skip names that are only a number, which are default names of unnamed columns
+            # skip column names that are only a number, because a program may give such names to unnamed columns
             is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
             if is_side and other != form and other in by_form:
                 pairs.append((name, by_form[other]))
@@ -868,7 +872,7 @@ def _pairs(
 
 
 def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for a side, whatever the columns hold.
+    """Return the pairs of columns whose names differ only in the word for a side; their content does not matter.
 
     Examples
     --------
@@ -880,7 +884,8 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=16)  # called once for each column of a table
 def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # Leave out numbered people, questions and unnamed columns, and pairs with a third column, such as answers 1 to 3.
+    # leave out columns that are numbered people, numbered questions or unnamed columns
+    # leave out pairs of columns with a third column of the same kind, such as answers 1 to 3
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
     pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
@@ -899,7 +904,7 @@ def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
     return _pairs({name: folded(name) for name in names}, _WON, _WITH_SIDE)
 
 
-# words for the two orders in which a judge saw the answers
+# pairs of words for the two orders in which a judge saw the answers, such as "original" and "swapped"
 _ORDERS = (
     *(("ab", "ba"), ("original", "swapped"), ("original", "flipped"), ("original", "reversed")),
     *(("forward", "backward"), ("forward", "reverse"), ("forward", "reversed"), ("normal", "swapped")),
@@ -933,7 +938,7 @@ def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
     for first, second in _ORDERS:
         word = rf"(?<![^_]){second}(?![^_])"
         for form, name in by_form.items():
-            # the name for the usual order may contain no word for the order
+            # the name of the column for the usual order may contain no word for the order
             for other in (re.sub(word, first, form), re.sub(rf"_?{word}", "", form)):
                 if other != form and other in by_form:
                     pairs[by_form[other], name] = None
@@ -944,7 +949,7 @@ _NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{PERSON})_")
 
 
 def numbered_answers(found: Iterable[str]) -> dict[str, str]:
-    """Return the columns of three or more answers of one kind, whose names end in 1, 2, 3 or in a, b, c."""
+    """Return the columns of three or more answers whose names differ only in an ending such as 1, 2, 3 or a, b, c."""
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
         kind, _, key = folded(name).rpartition("_")
@@ -955,9 +960,9 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
-    """Return the column with the most similar name for each of badpo's names, if the names are similar enough.
+    """Return, for each of badpo's names, the column with the most similar name, if the names are similar enough.
 
-    Each column is returned for at most one name.
+    Each column is returned for at most one of badpo's names.
     """
     pairs = [
         (SequenceMatcher(None, name, folded(other)).ratio(), name, other)

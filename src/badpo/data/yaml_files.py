@@ -10,7 +10,7 @@ import yaml
 
 from badpo.data.problems import ConfigError
 
-# YAML 1.1 reads 5e-7 and 5.0e7 as text, because it requires both a dot and a sign of the exponent in such numbers.
+# YAML 1.1 reads 5e-7 and 5.0e7 as text, because a number with an exponent must have a dot and a signed exponent.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 # A recipe has a few thousand characters. Reading a million characters takes seconds.
@@ -18,16 +18,16 @@ _MOST_CHARACTERS = 200_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
-    """A loader that reads plain values only and refuses aliases and tags.
+    """A YAML loader that reads only plain values and refuses aliases and tags.
 
-    With aliases a short file could contain billions of values, and a tag changes the type of a value.
+    With aliases, a short YAML file could contain billions of values. A tag would change the type of a value.
     """
 
     def fetch_alias(self) -> None:
-        self._refuse("an alias (*name) is not read; write the value")
+        self._refuse("badpo does not read an alias (*name); write the value")
 
     def fetch_tag(self) -> None:
-        self._refuse("a tag (!name) is not read; leave it out")
+        self._refuse("badpo does not read a tag (!name); leave out the tag")
 
     def _refuse(self, problem: str) -> None:
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
@@ -45,7 +45,7 @@ class YamlFile:
     lines: dict[tuple[str, ...], int]
 
     def where(self, place: tuple[str, ...]) -> str:
-        """Return the file and the line of a key; if the key has no line, of the innermost block around the key."""
+        """Return the file and the line of a key; if the key has no line, return the line of the block around it."""
         for length in range(len(place), 0, -1):
             if place[:length] in self.lines:
                 return f"{self.name}:{self.lines[place[:length]]}"
@@ -55,8 +55,8 @@ class YamlFile:
 def read_yaml(path: str | Path) -> YamlFile:
     """Read a YAML file whose top level is a mapping.
 
-    If the file cannot be read, is not valid YAML or contains something else, a `ConfigError` names the file and, if
-    known, the line.
+    If the file cannot be read, is not valid YAML or has no mapping at its top level, a `ConfigError` names the file
+    and, if known, the line.
     """
     path = Path(path)
     try:
@@ -64,13 +64,13 @@ def read_yaml(path: str | Path) -> YamlFile:
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(
-                f"it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
+                f"it has more than {_MOST_CHARACTERS:,} characters, which is too long for a recipe or a run"
             )
         loader = _Loader(text)
         node = loader.get_single_node()
         places, values = [*_places(node, ())], loader.construct_document(node) if node else None
         if not isinstance(node, yaml.MappingNode | None):
-            raise ValueError("must be a list of keys and values, such as beta: 0.1")
+            raise ValueError("the file must consist of keys and values, such as beta: 0.1")
     except OSError as error:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def read_yaml(path: str | Path) -> YamlFile:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a text to the value that a recipe would have: a number, true or false, None, a list, or the text itself."""
+    """Convert a text to the value it would have in a recipe: a number, true or false, None, a list, or a text."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -98,7 +98,7 @@ def parse_value(text: str) -> Any:
 
 
 def _places(node: yaml.Node | None, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the place and the line number of every key of a mapping and of every entry of a list."""
+    """Yield the place (a tuple of keys) and the line number of each key of a mapping and each element of a list."""
     inside = []
     if isinstance(node, yaml.MappingNode):
         inside = [(str(key.value), key, value) for key, value in node.value]
