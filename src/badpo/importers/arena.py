@@ -16,9 +16,9 @@ MODEL_JUDGES = ("gpt4_pair",)  # MT-Bench's name for GPT-4 as a judge
 def read_arena(export: Export) -> Iterator[Json]:
     """Yield one row for each battle; the prompt is the shared beginning of the two conversations.
 
-    The annotator is the column ``judge``, or the column that the user names. The interface shows model a on the left,
-    so model a counts as shown first. Battles with the same texts are votes on the same comparison. A judge that is
-    known to be a language model gets the annotator class "model".
+    The annotators are read from the column ``judge``, or from the column that the user names. The arena shows model a
+    on the left, so response a counts as shown first. Battles with the same texts are votes on the same comparison. If a
+    judge is known to be a language model, its annotator class is "model".
     """
     who = export.chosen_field("annotator", export.names) or "judge"
     export.used |= {*COLUMNS, "model_a", "model_b", who}
@@ -43,7 +43,7 @@ def read_arena(export: Export) -> Iterator[Json]:
 
 
 def _messages(cell: Any) -> list[Json]:
-    """Role and content of each message of a conversation."""
+    """Return the messages of a conversation with their role and content only."""
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
 
 

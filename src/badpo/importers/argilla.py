@@ -8,17 +8,17 @@ from badpo.importers.export import NOT_SUBMITTED, Export, Importer, as_list, is_
 
 _FLAT = ".responses"
 _UNANSWERED = ""  # question name of a response that answers no question
-# columns of a record that are never text fields
+# columns of an Argilla record that never contain the prompt or a response
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 
 
 def read_argilla(export: Export) -> Iterator[Json]:
     """Yield one row for each response to one question.
 
-    The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two fields.
-    Drafts and discarded responses are left out and counted. If the export has several questions,
-    ``columns={"winner": "preference"}`` names the one to import. ``prompt``, ``response_a`` and ``response_b`` name
-    the fields that badpo does not recognize.
+    The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two text fields.
+    Draft and discarded answers of an annotator are left out and counted. If the export has several questions,
+    ``columns={"winner": "preference"}`` names the one to import. ``prompt``, ``response_a`` and ``response_b`` name the
+    fields that badpo does not recognize.
     """
     records = [(record, _texts(record), _answers(record)) for record in export.records()]
     names = (name for _, _, answers in records for name in answers if name != _UNANSWERED)
@@ -31,7 +31,7 @@ def read_argilla(export: Export) -> Iterator[Json]:
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in (*answers.get(question or "", ()), *answers.get(_UNANSWERED, ())):
             label, status = answer.get("value"), answer.get("status")
-            # a ranking is a list of labels, and its first label wins
+            # the answer to a ranking question is a list of labels, and the first label is the preferred response
             label = next(iter(label), None) if isinstance(label, list) else label
             vote = {"winner": None if is_missing(label) else export.side_of(label)}
             is_sent = is_missing(status) or status == "submitted"
@@ -48,7 +48,7 @@ def _answers(record: Json) -> dict[str, list[Any]]:
         return {name: as_list(answers) for name, answers in record["responses"].items()}
     questions: dict[str, list[Any]] = {}
     for response in as_list(record.get("responses")):
-        # one response answers all questions; a discarded response may answer none
+        # an annotator's response to a record answers all its questions; a discarded response may answer no question
         for name, value in (response.get("values") or {_UNANSWERED: {}}).items():
             questions.setdefault(name, []).append({**response, "value": value.get("value")})
     for name in [name for name in record if f"{name}.users" in record and name.endswith(_FLAT)]:
@@ -61,7 +61,7 @@ def _answers(record: Json) -> dict[str, list[Any]]:
 
 
 def _texts(record: Json) -> Json:
-    """Return the texts of a record: its ``fields`` object, or the flat columns without answers and suggestions."""
+    """Return the texts of a record, from its ``fields`` object or from its columns without answers and suggestions."""
     if isinstance(record.get("fields"), Mapping):
         return dict(record["fields"])
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]

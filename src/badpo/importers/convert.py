@@ -35,7 +35,7 @@ FORMATS: dict[str, Importer] = {
 
 @dataclass(frozen=True)
 class Imported:
-    """A converted export: a table for `badpo.data.reading`, and facts about the conversion."""
+    """The result of converting an export: a table of votes, the name of the format, and the columns left out."""
 
     table: Table  # one row for each vote, with badpo's column names; ``dropped`` counts other answers
     format: str
@@ -102,23 +102,28 @@ def import_votes(
             # `Judgments.read` reports the error and suggests how to read the table
             return Imported(table, TABLE, export.columns, [], [], [])
         known_formats = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
-        remedy = "name the columns with --column, or name the format with --format"
+        remedy = (
+            "name the columns of the table with --column, or name the format of the export with --format"
+        )
         unknown = export.build_error(
             "E145", f"the columns match no known format: {known_formats}", remedy
         )
         raise DataError([*unknown.problems, *error.problems]) from None
-    # with a column for each annotator, the name of any other column may be an id too
+    # in the wide layout, each annotator has a column, so the name of an unused column may be an annotator's id too
     unused = [str(name) for name in read.frame.columns if name not in KNOWN and layout != "wide"]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
 def detect_format(export: Export) -> str:
-    """Return the name in `FORMATS` of the program that wrote the export; ``table`` if no program is recognized."""
+    """Return the format of an export, a name in `FORMATS`; return ``table`` if no format is recognized."""
     return next((name for name in FORMATS if FORMATS[name].matches(export)), TABLE)
 
 
 def _read_answers(importer: Importer, export: Export) -> list[Json]:
-    """Return the rows that a reader yields. A table of another format and an option without effect are errors."""
+    """Return the rows that the format's reader yields.
+
+    Raise an error if the export has another format, or if the reader does not use one of the options.
+    """
     what = f"this export does not have the columns of {importer.description}: {importer.known_by}"
     try:
         answers = list(importer.read(export)) if importer.matches(export) else None
@@ -128,7 +133,7 @@ def _read_answers(importer: Importer, export: Export) -> list[Json]:
         what = f"the export has the columns of {importer.description}, but their content cannot be read: {error}"
         answers = None
     if answers is None:
-        remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
+        remedy = "export the data again, omit --format, or name the columns of a plain table with --format table"
         raise export.build_error("E145", f"{what}; the columns are: {', '.join(export.names)}", remedy)
     if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.used_options:
         raise ConfigError(
@@ -139,7 +144,7 @@ def _read_answers(importer: Importer, export: Export) -> list[Json]:
 
 
 def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
-    """Return the votes as a table, and count the answers that are not votes by reason and pseudonym."""
+    """Return a table with the votes, and with the number of other answers for each reason and pseudonym."""
     fields = (name for answer in answers for name in answer)
     names = dict.fromkeys([*fields, "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
@@ -153,7 +158,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
         what = f"no vote to import ({reasons or 'the export has no answers'})"
         raise export.build_error("E104", what, "export it again")
-    # a value that cannot be an annotator id is reported only if it belongs to a vote
+    # if an answer is not a vote and its annotator is not a text or a number, the annotator counts as "unknown"
     usable = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(usable))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
@@ -177,9 +182,9 @@ def import_file(
 ) -> Json:
     """Convert an export and write it as a table that `Judgments.read` reads.
 
-    The table has pseudonyms instead of annotator ids, computed with this machine's key. The other columns are texts,
-    votes, annotator classes, comparison and prompt ids, model names, numbers that are given for both responses, and
-    the columns in ``keep``. All other columns stay out of the table.
+    The written table has pseudonyms instead of annotator ids; they are computed with this machine's pseudonym key. It
+    also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that are given for both
+    responses, and the columns in ``keep``. All other columns of the export are left out.
 
     Parameters
     ----------
@@ -207,7 +212,7 @@ def import_file(
         raise ConfigError(f"{out}: the file name must end in .parquet")
     if mapping is not None and Path(mapping).suffix != ".json":
         raise ConfigError(
-            f"{mapping}: the mapping is a JSON file; name it {Path(mapping).with_suffix('.json')}"
+            f"{mapping}: the mapping is a JSON file; use the file name {Path(mapping).with_suffix('.json')}"
         )
     table_options = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
     imported = import_votes(source, format, columns, winners, **table_options)
@@ -237,11 +242,11 @@ def import_file(
 def _write_with_mapping(
     judgments: Judgments, out: str | os.PathLike[str], mapping: Path, ids: Json
 ) -> None:
-    """Write the votes and then the mapping. A mapping file with other content is an error."""
+    """Write the votes and then the mapping; raise an error if the mapping file exists with other content."""
     with locked(mapping, wait=True):
         if mapping.exists() and mapping.read_bytes() != as_json(ids):
             raise ConfigError(
-                f"{mapping} exists and has other content, and badpo does not overwrite a mapping; choose another name"
+                f"{mapping} exists with other content, and badpo does not overwrite a mapping; choose another file name"
             )
         judgments.to_parquet(out)
         write_json(mapping, ids, private=True)
@@ -254,14 +259,14 @@ def _read_judgments(
     mapping: str | os.PathLike[str] | None,
     reading: Json,
 ) -> Judgments:
-    """Read the judgments of an import. If it has no annotators, E110 asks the user to confirm this."""
+    """Read the judgments of an import; if no column names the annotators, E110 asks the user to confirm this."""
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(
             f"keep: {', '.join(personal)} may identify a person, so badpo does not copy this column; rename the "
             "column if it contains no personal data"
         )
-    # the reader of the format has already applied the winners to the labels
+    # the reader of a known format has already used the option winners, so it must not be used again
     if imported.format != TABLE:
         winners, reading = None, {**reading, "layout": None}
     judgments = Judgments.read(
@@ -272,13 +277,13 @@ def _read_judgments(
         reasons = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
         fix = reasons[0].fix or {"columns": {"annotator": None}}
         what = "no column names the annotators, so all votes would count as votes of one annotator"
-        remedy = "name the column, or state that the table has no annotators"
+        remedy = "name the column of annotators, or state that the table has no annotators"
         error = DataError([Problem("E110", what, imported.table.name, remedy, fix=fix)])
         error.fix = fix
         raise error
     if mapping is not None and not judgments.has_identities:
         raise ConfigError(
-            "the table has no annotators, so a mapping would be empty; leave out the mapping"
+            "the table has no annotators, so the mapping from pseudonyms to ids would be empty; leave out the mapping"
         )
     naming = [name for name in keep if _names_annotators(judgments, name)]
     if not naming:
@@ -290,7 +295,7 @@ def _read_judgments(
 
 
 def _names_annotators(judgments: Judgments, name: str) -> bool:
-    """Return whether a kept column has one distinct value for each annotator, over several votes."""
+    """Return whether a kept column has a different value for each annotator and the same value in all their votes."""
     votes = judgments.votes
     if name not in votes or votes["annotator"].nunique() in (1, len(votes)):
         return False

@@ -1,4 +1,4 @@
-"""The export of another program: its fields, the meaning of its labels, and its personal data."""
+"""The class `Export` for the export of another program: its fields, the meaning of labels, and personal data."""
 
 import fnmatch
 import re
@@ -31,8 +31,8 @@ TEXTS = ("prompt", "response_a", "response_b")
 class Export:
     """The export of another program, the user's options, and the findings of the reader.
 
-    A reader yields one row for each answer, with badpo's column names and the export's annotator ids. An answer is
-    counted and left out if its ``winner`` is None or if ``left_out`` has a reason.
+    The reader of a format yields one row for each answer, with badpo's column names and the export's annotator ids. If
+    the ``winner`` of an answer is None, or if ``left_out`` has a reason, the answer is left out and counted.
     """
 
     table: Table
@@ -61,7 +61,7 @@ class Export:
             yield {name: cell for name, cell in named if not is_missing(cell)}
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
-        """Add a warning or a notice for the user."""
+        """Add a warning or a notice for the user to the findings."""
         self.findings.append(Problem(code, what, self.table.name, remedy, count))
 
     def build_error(self, code: str, what: str, remedy: str) -> DataError:
@@ -69,7 +69,7 @@ class Export:
         return DataError([Problem(code, what, self.table.name, remedy)])
 
     def chosen_field(self, column: str, fields: Sequence[str]) -> str | None:
-        """Return the field that the user chose for a column; raise E103 if the export lacks the field."""
+        """Return the export's field that the user chose for one of badpo's columns; raise E103 if it does not exist."""
         self.used_options.add(column)
         chosen = self.columns.get(column)
         if chosen is not None and chosen not in fields:
@@ -84,7 +84,7 @@ class Export:
         if chosen is None and len(names) > 1:
             what = f"the export has {len(names)} questions: {', '.join(names)}"
             raise self.build_error(
-                "E146", what, f"import one question at a time: --column winner={names[0]}"
+                "E146", what, f"import the votes of one question at a time: --column winner={names[0]}"
             )
         return chosen or next(iter(names), None)
 
@@ -105,17 +105,17 @@ class Export:
         return dict(zip(TEXTS, (prompt, *sides), strict=True))
 
     def _ask_for(self, names: Sequence[str], *columns: str) -> NoReturn:
-        """Raise E146, which asks the user to name the fields of some columns."""
+        """Raise E146, which asks the user to name the export's fields for some of badpo's columns."""
         what = f"no field has a known name for {' and '.join(columns)}; the fields are: {', '.join(names) or 'none'}"
         flags = " ".join(f"--column {column}=..." for column in columns)
         remedy = f"name {'both fields' if columns[1:] else 'the field'}: {flags}"
         raise self.build_error("E146", what, remedy)
 
     def side_of(self, label: Any) -> str:
-        """Return ``a``, ``b`` or ``tie`` for a label. An unknown label is returned unchanged and reported later.
+        """Return ``a``, ``b`` or ``tie`` for a label; an unknown label is returned unchanged and reported later.
 
-        A label may be the name of a field or name a side, such as ``A``, ``left``, ``response_2`` or ``B-is-better``.
-        The user's ``winners`` take precedence.
+        A label may be the name of a response's field, or it may name a side, such as ``A``, ``left``, ``response_2`` or
+        ``B-is-better``. If the user gave a meaning of the label in ``winners``, this meaning is used.
         """
         text = str(label)
         self.used_options.add("winners")
@@ -130,7 +130,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Importer:
-    """A format: its description, the columns that identify it, and its reader."""
+    """A format of exports: its description, the columns that identify it, and the function that reads it."""
 
     description: str
     signs: Sequence[
@@ -145,7 +145,7 @@ class Importer:
 
     @property
     def known_by(self) -> str:
-        """Return the columns that identify the format, as text."""
+        """Return a text with the columns that identify the format."""
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
@@ -160,7 +160,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Return the columns and nested fields that may identify people: by the field's name or by e-mail addresses."""
+    """Return the columns and nested fields that may identify people, by their names or because of e-mail addresses."""
     personal: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(
@@ -175,7 +175,7 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
 
 
 def _paths(cell: Any, path: str) -> Iterator[str]:
-    """Yield the dotted path of each value inside nested objects and lists of objects."""
+    """Yield the path of each value inside nested objects and lists of objects, with dots between the names."""
     if isinstance(cell, Mapping) and path.count(".") < _DEEPEST:
         for name, value in cell.items():
             yield from _paths(value, f"{path}.{name}")

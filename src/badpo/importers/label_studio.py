@@ -12,10 +12,10 @@ def read_label_studio(export: Export) -> Iterator[Json]:
     """Yield one row for each annotation; a task is a comparison, and its left response is response a.
 
     Cancelled annotations are left out and counted. The annotator is the id in ``completed_by``, or the e-mail address
-    if ``completed_by`` has no id. If the Pairwise control has no answer, the answer of a Choices control is read,
-    such as ``tie``. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of
-    the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several Pairwise
-    controls.
+    if ``completed_by`` has no id. If an annotation has no answer to the Pairwise control, its answer to a Choices
+    control is read, such as ``tie``. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}``
+    names fields of the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several
+    Pairwise controls.
     """
     export.used |= {"id", "data", "annotations"}
     tasks = list(export.records())
@@ -46,7 +46,7 @@ def read_label_studio(export: Export) -> Iterator[Json]:
 
 
 def _answers(annotation: Json) -> list[Json]:
-    """Answers of an annotation to the controls."""
+    """Return the answers of an annotation to all controls."""
     return as_list(annotation.get("result"))
 
 

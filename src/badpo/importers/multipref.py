@@ -1,4 +1,4 @@
-"""Reader for MultiPref's individual votes: two crowd workers and two experts for each pair of completions."""
+"""Reader for MultiPref's individual votes, which come from two crowd workers and two experts for each pair."""
 
 from collections.abc import Iterator
 
@@ -26,8 +26,8 @@ COLUMNS = (*_PAIR.values(), *POOLS)
 def read_multipref(export: Export) -> Iterator[Json]:
     """Yield one row for each annotation. The vote is the overall preference.
 
-    ``--column winner=QUESTION`` imports another question. Clear and slight preferences count as the same vote. An
-    annotation without one of the five answers is left out and counted.
+    ``--column winner=QUESTION`` imports another question. Clear and slight preferences count as the same vote. If an
+    annotation has none of MultiPref's five answers, it is left out and counted.
     """
     export.used |= set(COLUMNS)
     records = list(export.records())

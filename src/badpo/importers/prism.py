@@ -11,11 +11,11 @@ CONVERSATIONS = {"conversation_history", "user_id"}
 
 
 def read_prism(export: Export) -> Iterator[Json]:
-    """Yield one row for each answer that was not chosen, compared with the chosen answer of the same turn.
+    """Yield one row for each answer that was not chosen; it is compared with the chosen answer of the same turn.
 
-    Four answers give three pairs, so the votes of one turn are not independent. They share a prompt id, and
-    confidence intervals are clustered by prompt. Scores are not imported, because they repeat the same person's
-    judgment and do not measure quality. Each comparison has one annotator.
+    A turn with four answers gives three pairs, so the votes of one turn are not independent. All pairs of a turn have
+    the same prompt id, and confidence intervals are clustered by prompt. PRISM's scores are not imported, because they
+    repeat the same person's judgment and do not measure quality. Each comparison has one annotator.
     """
     export.used |= {*CONVERSATIONS, "conversation_id"}
     for record in export.records():
@@ -23,7 +23,7 @@ def read_prism(export: Export) -> Iterator[Json]:
 
 
 def _read_conversation(record: Json) -> Iterator[Json]:
-    """Yield the pairs of one conversation, turn by turn."""
+    """Yield the pairs of answers in one conversation, turn by turn."""
     turns: dict[Any, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
     for entry in as_list(record.get("conversation_history")):
         turns[entry.get("turn")][entry.get("role")].append(entry)
@@ -40,7 +40,7 @@ def _read_conversation(record: Json) -> Iterator[Json]:
 
 
 def _pairs(answers: Sequence[Json], common: Json) -> Iterator[Json]:
-    """Yield one pair of the chosen answer and every other answer; response a is the answer that was shown first."""
+    """Yield the pairs of the chosen answer and each other answer; response a is the answer that was shown first."""
     shown = sorted(answers, key=lambda entry: entry.get("within_turn_id") or 0)
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:

@@ -1,4 +1,4 @@
-"""Reader for Prodigy's JSONL of choice tasks, in which the accepted option wins."""
+"""Reader for Prodigy's JSONL export of choice tasks; the accepted option of a task is the preferred response."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,12 +8,12 @@ from badpo.data.problems import counted
 from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, as_list
 
 _PEOPLE = ("_annotator_id", "_session_id")
-# Prodigy names an unnamed session by the time at which it began
+# Prodigy names a session by its starting time if the annotator gave no name
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
 def read_prodigy(export: Export) -> Iterator[Json]:
-    """Yield one row for each task; the responses have the order in which Prodigy showed them.
+    """Yield one row for each task; response a is the option that Prodigy showed first.
 
     A third option may mean a tie. Rejected and ignored tasks, tasks without exactly two responses, and tasks without
     a chosen option are left out and counted.
@@ -45,8 +45,8 @@ def read_prodigy(export: Export) -> Iterator[Json]:
             row |= {"response_a": sides[0].get("text"), "response_b": sides[1].get("text")}
             yield row | {"winner": winner if accepted else None}
     if unnamed:
-        what = f"{counted(unnamed, 'task')} in sessions named by a date: one person may have several such sessions"
-        remedy = "let each annotator open the app with ?session=NAME, and until then use only pooled estimates"
+        what = f"{counted(unnamed, 'task')} in sessions named by a date; one person may have several such sessions"
+        remedy = "let each annotator open Prodigy with ?session=NAME, and use only pooled estimates of this export"
         export.note("W146", what, remedy, unnamed)
 
 
