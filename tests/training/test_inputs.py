@@ -84,7 +84,7 @@ def test_a_bias_term_has_the_annotators_and_attributes_of_its_judgments():
     names = people(data)
     others = [(["length"], names[::-1]), (["tone"], names), (["length"], names[1:])]
     for attributes, annotators in others:
-        with pytest.raises(ConfigError, match="both must be the same and in the same order"):
+        with pytest.raises(ConfigError, match="must be the same and in the same order"):
             inputs.require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
     pooled = BiasTerm(data.attribute_names, names, VARIANTS["pooled"])
     with pytest.raises(ConfigError, match="names 2 annotators, but the mask of the bias term has 0"):
@@ -169,7 +169,7 @@ def test_a_warm_start_requires_comparisons_shared_with_gold_annotators():
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with pytest.raises(
-        ConfigError, match="no comparison connects them with the other annotators.*warm_start: zero"
+        ConfigError, match="no comparison connects the gold annotators with the other.*warm_start: zero"
     ):
         inputs.build_bias(data, "pooled", "offline", ["person 0", "person 1"])
 

@@ -47,17 +47,17 @@ from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
 
-# Configurations (or modules) with their dropouts by name.
+# Configurations of a model, each with the dropouts that `disable_dropout` removed from it.
 Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
-# Column names of badpo with the names of the table; None leaves a column unused.
+# Column names of badpo, mapped to column names of the table; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
 VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
-# Notices about defaults that badpo chose for a script. These notices are logged like warnings.
+# Notices about defaults that badpo chose for a script, which badpo logs like warnings.
 _LOGGED_NOTICES = ("N103", "N161", "N162", "N163")
 
 
 class TrainingData(NamedTuple):
-    """Judgments to train on, the variant of the bias term, and findings about both."""
+    """Training judgments, the variant of the bias term, and findings about the judgments and the variant."""
 
     judgments: Judgments
     variant: str
@@ -65,7 +65,7 @@ class TrainingData(NamedTuple):
 
 
 class EncodedData(NamedTuple):
-    """Judgments whose comparisons fit the length limit, their token ids, and findings about the limit."""
+    """Judgments whose comparisons fit the length limit, their token ids, and findings about the length limit."""
 
     judgments: Judgments
     comparisons: EncodedComparisons
@@ -73,7 +73,7 @@ class EncodedData(NamedTuple):
 
 
 def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
-    """Log each finding that is not yet in ``known``, and add it there."""
+    """Log each finding that is not yet in ``known``, and add the finding to ``known``."""
     for finding in findings:
         if finding not in known:
             known.append(finding)
@@ -87,9 +87,9 @@ def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
 def load_model(
     model: str | PreTrainedModel, args: BADPOConfig, argument: str = "model"
 ) -> PreTrainedModel:
-    """Add the scoring branch to a model, which is loaded with ``args.model_init_kwargs`` if it is given by name.
+    """Return a model with the scoring branch; a model that is given by name is loaded with ``args.model_init_kwargs``.
 
-    The default ``dtype`` is float32, because bfloat16 weights lose updates of the size of preference training.
+    The default ``dtype`` is float32, because bfloat16 weights would lose the small updates of preference training.
     """
     if isinstance(model, str):
         init_kwargs = args.model_init_kwargs
@@ -128,7 +128,7 @@ def start_policy(
 ) -> PreTrainedModel:
     """Return the initial policy with the scoring branch; raise `ConfigError` if it cannot be trained."""
     policy = load_model(model, args)
-    # the random initial values of a new adapter follow the seed
+    # the seed determines the random initial values of a new adapter
     transformers.set_seed(args.seed)
     policy = add_adapter(policy, peft_config)
     require_trainable(policy)
@@ -136,7 +136,7 @@ def start_policy(
 
 
 def require_trainable(model: PreTrainedModel) -> None:
-    """Raise `ConfigError` if no weight of a model is trained."""
+    """Raise `ConfigError` if no weight of the model is trainable."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
             "no weight of the model is trainable. Load an adapter with PeftModel.from_pretrained(base, adapter, "
@@ -153,7 +153,7 @@ def has_other_inputs(model: PreTrainedModel) -> bool:
 def load_reference(
     ref_model: str | PreTrainedModel | None, policy: PreTrainedModel, args: BADPOConfig
 ) -> PreTrainedModel | None:
-    """Return a reference that is not the initial policy, with the scoring branch; None if there is none."""
+    """Return ``ref_model`` with the scoring branch; None if the initial policy is the reference."""
     if ref_model is None:
         return None
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
@@ -169,27 +169,27 @@ def load_reference(
 def require_own_optimizer(
     optimizers: tuple[Optimizer | None, LRScheduler | None], policy: PreTrainedModel
 ) -> None:
-    """Raise `ConfigError` unless ``optimizers`` are an optimizer of trained weights and its schedule, or None."""
+    """Raise `ConfigError` unless ``optimizers`` has an optimizer of the trained weights and its schedule, or None."""
     kinds = Optimizer, LRScheduler
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     pairs = zip(optimizers, kinds, strict=True) if is_pair else ()
     if not is_pair or not all(value is None or isinstance(value, kind) for value, kind in pairs):
         raise ConfigError(
-            "optimizers must have an optimizer of torch.optim and a schedule of torch.optim.lr_scheduler, or None for "
-            "the default, for example optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
+            "optimizers must have an optimizer of torch.optim and a schedule of torch.optim.lr_scheduler; each may be "
+            "None for the default, for example optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
         )
     optimizer, schedule = optimizers
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
     groups = optimizer.param_groups if optimizer is not None else [{"params": policy.parameters()}]
     if not any(id(parameter) in trained for group in groups for parameter in group["params"]):
         raise ConfigError(
-            "optimizers: the optimizer has no weight of the model that is trained. Make it from the parameters of the "
-            "model object that you pass; with a new adapter, pass get_peft_model(model, peft_config) instead of "
-            "peft_config"
+            "optimizers: the optimizer has no weight of the model that is trained. Create the optimizer from the "
+            "parameters of the model object that you pass; with a new adapter, pass get_peft_model(model, peft_config) "
+            "instead of peft_config"
         )
     if schedule is not None and schedule.optimizer is not optimizer:
         raise ConfigError(
-            "optimizers: the schedule belongs to another optimizer; pass its optimizer too"
+            "optimizers: the schedule belongs to another optimizer; pass the optimizer of the schedule too"
         )
 
 
@@ -207,12 +207,12 @@ def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTr
     if present:
         raise ConfigError(
             "the model already has an adapter, and peft_config would add another one. First merge the adapter and save "
-            "the model: PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder); then pass "
-            "this folder with the peft_config"
+            "the model (PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder)); then "
+            "pass the folder of the merged model with the peft_config"
         )
     if str(getattr(peft_config, "init_lora_weights", "")).startswith("pissa_niter"):
         raise ConfigError(
-            f"init_lora_weights: {peft_config.init_lora_weights} moves a random part of the base weights into the "
+            f"init_lora_weights={peft_config.init_lora_weights} moves a random part of the base weights into the "
             "adapter, so that the saved adapter would not fit the base model; use pissa, which is deterministic"
         )
     with warnings.catch_warnings():
@@ -222,16 +222,16 @@ def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTr
 
 
 def checkpoint_activations(model: PreTrainedModel, options: Mapping[str, object] | None) -> None:
-    """Turn on gradient checkpointing; newer models have a new name for the method."""
+    """Turn on gradient checkpointing, for which newer versions of transformers have a new method name."""
     newest = f"{RENAMED['gradient_checkpointing']}_enable"
     enable = getattr(model, newest) if hasattr(model, newest) else model.gradient_checkpointing_enable
     enable(options)
 
 
 def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> float:
-    """Weight of the load-balancing loss of a mixture of experts: ``requested``, or the weight in the configuration.
+    """Return the weight of the load-balancing loss, which is ``requested`` or the weight in the model's configuration.
 
-    The result is 0 if the model has no such loss.
+    The result is 0 if the model is not a mixture of experts with a load-balancing loss.
     """
     config = model.config.get_text_config()
     if not hasattr(config, "output_router_logits"):
@@ -247,9 +247,9 @@ def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> 
 def disable_dropout(model: PreTrainedModel) -> Dropouts:
     """Turn off every dropout, layer drop and router jitter of ``model``; return the dropouts of its configurations.
 
-    Dropouts become 0 in modules and configurations, because some layers read the number from a module and some from
-    the configuration. A module with jitter stays in evaluation mode instead, because in some models the number of the
-    jitter is also a threshold of the routing.
+    Dropouts become 0 in modules and configurations, because some layers read the dropout from a module and some from
+    the configuration. A module with router jitter stays in evaluation mode instead, because some models also use the
+    jitter as a threshold of the routing.
     """
     removed: Dropouts = []
     for module in model.modules():
@@ -269,7 +269,7 @@ def disable_dropout(model: PreTrainedModel) -> Dropouts:
 
 @contextmanager
 def restore_dropouts(removed: Dropouts) -> Iterator[None]:
-    """Context in which configurations have the dropouts that `disable_dropout` removed, so that they can be saved."""
+    """Context in which the dropouts that `disable_dropout` removed are restored, so that the model can be saved."""
     for configuration, dropouts in removed:
         configuration.__dict__.update(dropouts)
     try:
@@ -285,11 +285,12 @@ def restore_dropouts(removed: Dropouts) -> Iterator[None]:
 def build_bias(
     judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
 ) -> BiasTerm:
-    """Make the bias term of a variant in `badpo.objective.bias.VARIANTS`, at zero or at an estimate from its judgments.
+    """Create the bias term of a variant in `badpo.objective.bias.VARIANTS`, with theta at zero or at an estimate.
 
-    With ``warm_start`` "audit", all annotators start at `badpo.auditing.pool_bias.estimate_shared_biases`. With
-    "offline", they start at the log-odds that a vote is for the response with the attribute. ``gold_named`` are
-    annotators whose theta is held at zero; with them, "offline" starts every annotator at `estimate_bias_from_gold`.
+    With ``warm_start`` "audit", theta of all annotators starts at `badpo.auditing.pool_bias.estimate_shared_biases`.
+    With ``warm_start`` "offline", theta starts at the log-odds that a vote is for the response with the attribute.
+    ``gold_named`` are annotators whose theta is held at zero; with gold annotators, theta starts at
+    `estimate_bias_from_gold`.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -326,7 +327,7 @@ def make_theta_rule(
     fit: str | None,
     learning_rate: float | None,
 ) -> ThetaRule | None:
-    """Make the rule that moves theta, "anchored" or "adam"; None if no part of theta is learned.
+    """Create the update rule of theta ("anchored" or "adam"); return None if no part of theta is learned.
 
     ``losses`` are the losses of the objective. ``judgments`` are all training votes; they are None for a stream, for
     which theta starts at 0.
@@ -339,7 +340,7 @@ def make_theta_rule(
 
 
 def make_start_votes(judgments: Judgments) -> JudgedVotes:
-    """Make training votes with margins of zero, which describe the policy before training."""
+    """Return the training votes with margins of zero, which are the margins of the policy before training."""
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
@@ -357,32 +358,33 @@ def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools
     gold = find_named_annotators(judgments.annotators["pseudonym"].to_numpy(), names, "gold_annotators")
     if gold.all():
         raise ConfigError(
-            f"gold_annotators: all {counted(len(gold), 'annotator')} are gold, so that no bias is left to learn. If no "
+            f"gold_annotators: all {counted(len(gold), 'annotator')} are gold, so no bias is left to learn. If no "
             "annotator has a bias, train plain DPO with bias: none"
         )
     without_votes = [name for name, n in count_gold_votes(judgments, gold).items() if n == 0]
     if without_votes:
         raise ConfigError(
             f"gold_annotators: the {counted(int(gold.sum()), 'gold annotator')} have no vote on responses that differ "
-            f"on {', '.join(without_votes)}, so that their votes do not identify this bias. Name other annotators, let "
-            "them judge such comparisons, or train on this attribute without gold annotators"
+            f"on {', '.join(without_votes)}, so their votes do not identify this bias. Name other annotators, let the "
+            "gold annotators judge such comparisons, or train on this attribute without gold annotators"
         )
     return gold
 
 
 def count_gold_votes(judgments: Judgments, gold: Bools) -> dict[str, int]:
-    """Number of votes of the gold annotators on responses that differ, by attribute."""
+    """For each attribute, count the votes of gold annotators on responses that differ in the attribute."""
     is_gold_vote = gold[judgments.votes["annotator"].to_numpy()]
     n_cross = judgments.cross_group()[is_gold_vote].sum(axis=0)
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
 
 
 def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
-    """Bias of every annotator if the gold annotators have none, in log-odds, (n_annotators, n_attributes).
+    """Estimate the bias of every annotator in log-odds, on the assumption that the gold annotators have no bias.
 
     The estimates come from the conditional estimator with the gold annotators as anchors
-    (`badpo.estimation.fit.fit_conditional`), shrunk toward their mean as in the audit. A `ConfigError` names an
-    attribute on which no comparison connects the gold annotators with the others.
+    (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The result
+    has the shape (n_annotators, n_attributes). The function raises `ConfigError` if no comparison connects the gold
+    annotators with the other annotators on an attribute.
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     strata, n_annotators = judgments.comparable_votes(), judgments.n_annotators
@@ -392,8 +394,9 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
     for i, name in enumerate(judgments.attribute_names):
         if not fit.absolute[i] or not np.isfinite(fit.deviation[~gold, i]).any():
             raise ConfigError(
-                f"gold_annotators: on {name}, no comparison connects them with the other annotators, so that "
-                "warm_start: offline has no estimate. Use warm_start: zero, or let them judge the same comparisons"
+                f"gold_annotators: on {name}, no comparison connects the gold annotators with the other annotators, so "
+                "warm_start: offline has no estimate. Use warm_start: zero, or let both groups of annotators judge the "
+                "same comparisons"
             )
         shrunk = shrink_normal(fit.finite_deviation[~gold, i], fit.finite_se[~gold, i])
         bias[~gold, i] = shrunk.posterior.mean
@@ -401,10 +404,10 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
 
 
 def require_log_odds(objective: Objective, args: BADPOConfig) -> None:
-    """Raise `ConfigError` if theta would start at log-odds but the objective uses another unit."""
+    """Raise `ConfigError` if theta would start at log-odds but has another unit in the objective."""
     if args.warm_start != "zero" and not objective.in_log_odds:
         raise ConfigError(
-            f"warm_start: {args.warm_start} starts theta at log-odds of the votes, but theta of "
+            f'warm_start "{args.warm_start}" starts theta at log-odds of the votes, but theta of '
             f"{type(objective).__name__} has another unit; use warm_start: zero"
         )
 
@@ -416,14 +419,14 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
         raise ConfigError(
             f"the bias term has {counted(len(bias.annotators), 'annotator')} and the attributes "
             f"{list(bias.attributes)}, but the judgments have {counted(len(annotators), 'annotator')} and the "
-            f"attributes {list(judgments.attribute_names)}; both must be the same and in the same order. Without "
-            "the argument bias, the trainer makes the bias term from the judgments"
+            f"attributes {list(judgments.attribute_names)}; annotators and attributes must be the same and in the same "
+            "order. Without the argument bias, the trainer makes the bias term from the judgments"
         )
     if gold_named and set(gold_named) != set(bias.gold_annotators):
         raise ConfigError(
             f"gold_annotators names {counted(len(gold_named), 'annotator')}, but the mask of the bias term has "
-            f"{len(bias.gold_annotators)}; they must be the same. Leave out one of the two arguments; without bias, "
-            "the trainer makes the bias term from the judgments"
+            f"{len(bias.gold_annotators)} gold annotators; both must name the same annotators. Leave out "
+            "gold_annotators or bias; without bias, the trainer makes the bias term from the judgments"
         )
 
 
@@ -435,7 +438,7 @@ def read_training(
 ) -> TrainingData:
     """Read training data and choose the variant of the bias term.
 
-    If a script for TRL declares neither a variant nor an attribute, the attribute is length.
+    If a script for TRL declares neither a variant of the bias nor an attribute, badpo chooses the attribute length.
     """
     try:
         judgments = as_judgments(data, attributes, columns=columns)
@@ -443,7 +446,7 @@ def read_training(
         codes = {problem.code for problem in error.problems if problem.severity == "error"}
         if variant not in ("pooled", "none") or codes != {"E112"}:
             raise
-        # these variants do not use ids, so votes without an annotator can be used
+        # the variants pooled and none do not use annotator ids, so badpo can use votes without an annotator
         judgments = as_judgments(data, attributes, columns={**(columns or {}), "annotator": None})
     require_texts_alone(judgments)
     chosen, findings = choose_variant(variant, judgments)
@@ -460,10 +463,10 @@ def read_training(
         findings = [Problem("N163", what, "the table of votes", remedy)]
     if chosen != "none" and not judgments.attributes:
         raise ConfigError(
-            f"bias: {chosen} needs at least one attribute. Declare it, for example "
+            f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # N161 and N163 repeat the content of N110
+    # N110 is dropped if N161 or N163 repeats its content
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -473,17 +476,19 @@ def require_texts_alone(judgments: Judgments) -> None:
     for finding in judgments.findings:
         if finding.code == "W108":
             what = f"{finding.what}; the votes are about images, and this trainer trains only on text"
-            remedy = f"leave the column out if the texts can be judged without the images; or {VISION}"
+            remedy = (
+                f"leave out the column of images if the texts can be judged without images; or {VISION}"
+            )
             raise DataError([Problem("E144", what, finding.where, remedy)])
 
 
 def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """Choose the variant of the bias term; the default is `shared_mean`, or `pooled` (N161) without annotators."""
-    # W110 reports a column that looks like ids of annotators and is not used
+    # W110 reports an unused column that looks like a column of annotator ids
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
         return requested or "shared_mean", []
-    what = "bias: pooled was chosen, one bias for all annotators, because the votes name no annotators"
+    what = "bias: pooled was chosen (one bias for all annotators), because the votes name no annotators"
     remedy = "map the column with columns: {annotator: NAME} to learn a bias for each annotator; or write bias: pooled"
     return "pooled", [Problem("N161", what, "the table of votes", remedy)]
 
@@ -491,7 +496,7 @@ def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, li
 def encode_judgments(
     judgments: Judgments, tokenizer: PreTrainedTokenizerBase, args: BADPOConfig
 ) -> EncodedData:
-    """Encode judgments and drop comparisons that exceed ``max_length``; raise `DataError` (E140) if none is left."""
+    """Encode judgments and drop comparisons that exceed ``max_length``; raise `DataError` (E140) if no vote is left."""
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, args.encoding, args.max_length, args.max_prompt_length
     )
@@ -503,12 +508,12 @@ def encode_judgments(
         return EncodedData(fitting, encoded.take(np.flatnonzero(encoded.fits)), findings)
     if judgments.n_votes:
         raise DataError([report_no_fit(args.max_length)])
-    remedy = "check which rows were left out when the table was read"
+    remedy = "check which rows of the table badpo left out"
     raise DataError([Problem("E140", "no comparison fits", "there is no judgment", remedy)])
 
 
 def report_no_fit(max_length: int | None) -> Problem:
-    """Problem E140: no prompt leaves room for a response."""
+    """Return the problem E140, which says that no prompt leaves room for a response."""
     where = f"every prompt has {max_length} tokens or more"
     return Problem("E140", "no comparison fits", where, "raise max_length")
 
@@ -523,9 +528,9 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
 
 
 def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns = None) -> Judgments:
-    """Read evaluation data with the attributes and the annotator indices of ``train``.
+    """Read evaluation data with the attributes and the annotator indices of the training data ``train``.
 
-    Annotators that ``train`` does not have get the index -1, for which a `BiasTerm` uses the pool mean of theta.
+    Annotators without training votes get the index -1, for which a `BiasTerm` uses the pool mean of theta.
     """
     declared = [attribute.config for attribute in train.attributes]
     is_measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
@@ -539,7 +544,7 @@ def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns
 def as_judgments(
     data: Judgments | Source, attributes: Attributes, **options: Unpack[ReadingOptions]
 ) -> Judgments:
-    """Return ``data`` as `Judgments` with the attributes; a table is read with the template columns that TRL reads.
+    """Return ``data`` as `Judgments` with the attributes; from a table, also read the chat-template columns of TRL.
 
     ``options`` are options of `Judgments.read`.
     """
@@ -547,10 +552,10 @@ def as_judgments(
         return data.with_attributes(attributes) if attributes else data
     if isinstance(data, str | os.PathLike):
         judgments = Judgments.read(data, attributes=attributes, **options)
-        # W107: the table has a column that TRL reads and `Judgments.read` does not
+        # W107 reports a column that TRL reads and that `Judgments.read` ignores
         if all(finding.code != "W107" for finding in judgments.findings):
             return judgments
-    # cells with the JSON feature of `datasets` are decoded only row by row
+    # `datasets` decodes cells with its JSON feature only if the data set is read row by row
     needs_rows = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
     table = read_table(list(data) if needs_rows else data, options.get("bad_rows") == "drop")
     present = [name for name in TEMPLATE_COLUMNS if name in table.frame]
@@ -572,7 +577,7 @@ def as_judgments(
 
 
 def is_stream(data: object) -> bool:
-    """Whether a data set is read row by row, as by `datasets` with ``streaming=True``."""
+    """Whether a data set is a stream, which `datasets` returns with ``streaming=True``."""
     return isinstance(data, IterableDataset)
 
 
@@ -580,13 +585,13 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
     """Raise `ConfigError` for a stream with ``precompute_ref_log_probs``, as TRL does."""
     if args.precompute_ref_log_probs and is_stream(data):
         raise ConfigError(
-            "precompute_ref_log_probs: True is not supported with IterableDataset, as in TRL. Leave it out, so that "
-            "the whole stream is read; or load the data set without streaming=True"
+            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Leave out this argument, "
+            "so that badpo reads the whole stream; or load the data set without streaming=True"
         )
 
 
 def _encode_cell(cell: object) -> str | None:
-    """Cell of a column in `TEMPLATE_COLUMNS` as JSON; a text already is JSON."""
+    """Convert a cell of a column in `TEMPLATE_COLUMNS` to JSON; a text already is JSON."""
     if isinstance(cell, str):
         return cell or None
     if pd.api.types.is_scalar(cell) and pd.isna(cell):

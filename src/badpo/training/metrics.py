@@ -1,8 +1,9 @@
 """Metrics of a step or an evaluation, and errors for values that are not finite.
 
-A value that is not finite stops the run on all processes together, because a process that stops alone leaves the
-others waiting. The checks of the Trainer are not sufficient: the mean loss of a step does not show which comparison is
-broken, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may already exist.
+If a value is not finite, all processes of a run stop together, because a process that stops alone leaves the other
+processes waiting. The checks of the Trainer are not sufficient: the mean loss of a step does not show which comparison
+causes the error, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may
+already exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ THETA_METRIC = "bias/theta/"
 # Prefixes of metrics that describe annotators.
 _PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-# Maximum number of comparisons in an error message, with and without a description of each.
+# Maximum number of comparisons that an error message describes, and that it lists without a description.
 N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
@@ -37,9 +38,9 @@ class NotFiniteError(FloatingPointError):
 
 
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
-    """Raise `NotFiniteError` if the reference's value of a response is not finite.
+    """Raise `NotFiniteError` if a reference log-probability of a response is not finite.
 
-    Without this check, a later step would stop the run, and so would every resumed run.
+    Without this check, the run would stop only at a later step, and every resumed run would stop at the same step.
     """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:
@@ -52,7 +53,7 @@ def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) 
 
 
 class Tally:
-    """Sums over some of the ``judgments`` that processes can add up, and the judgments with values that are not finite.
+    """Sums of metrics over judgments, which processes can add up, with a record of all values that are not finite.
 
     ``sums`` has one row for each metric, with the numerator and the denominator of its ratio.
     """
@@ -72,11 +73,11 @@ class Tally:
         ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
-        # values stay on the device, and only their number is copied, unless a value is broken
+        # unless a value is not finite, only the number of such values is copied from the device
         self._values: list[tuple[Tensor, Tensor]] = []
 
     def add(self, inputs: MicroBatch, margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
-        """Add the judgments of a micro-batch: margin u, bias logit b and loss of each, for a minus b."""
+        """Add the judgments of a micro-batch with their margins, bias logits (response a minus b) and losses."""
         margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
         correct = (sign * margins > 0).double()
@@ -87,7 +88,7 @@ class Tally:
             (sign * margins, ones),
             (correct, ones),
             (sign * (margins + bias_logits) > 0, ones),
-            # the mean over steps: the shares of a step's micro-batches add up to 1
+            # the shares of the micro-batches of a step add up to 1, so this is a mean over steps
             (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored
@@ -96,7 +97,7 @@ class Tally:
         else:
             sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
             ratios += [(values[side], ones) for values in scores for side in sides]
-        # in the precision of delta, so that a difference equal to the threshold is not rounded above it
+        # thresholds are rounded like delta, so that a difference equal to the threshold does not exceed it
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
@@ -108,7 +109,7 @@ class Tally:
         self._values.append((inputs["vote_index"], values))
 
     def metrics(self, router_coefficient: float = 0.0) -> dict[str, float]:
-        """Metrics under TRL's names; a metric without data is left out.
+        """Return the metrics under the names of TRL, except for metrics without data.
 
         ``loss`` includes the routers' loss. ``rewards/margins`` is the margin u of the policy without the bias, and
         ``votes/accuracy`` includes the bias.
@@ -127,12 +128,12 @@ class Tally:
 
     @property
     def margins(self) -> Tensor:
-        """Margins u of the judgments that this process added, in their order."""
+        """Margins of the judgments that this process added, in the order of the judgments."""
         return torch.cat([values[0] for _, values in self._values])
 
     @property
     def losses(self) -> Tensor:
-        """Losses of the judgments that this process added, in their order."""
+        """Losses of the judgments that this process added, in the order of the judgments."""
         return torch.cat([values[2] for _, values in self._values])
 
     @property
@@ -141,9 +142,9 @@ class Tally:
         return round(float(self.sums[1, 1]))
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add up the sums and the tensors ``more`` over the processes; return the sums of ``more``.
+        """Add up the sums of metrics and the tensors ``more`` over all processes; return the sums of ``more``.
 
-        Raise `NotFiniteError`, which begins with ``when``, if a value of a judgment is not finite on any process.
+        Raise `NotFiniteError` if a value of a judgment is not finite on any process; its message begins with ``when``.
         """
         parts = [self._n_broken, self.sums, *more]
         n_broken, self.sums, *added = accelerator.reduce(parts, reduction="sum")
@@ -162,11 +163,11 @@ class Tally:
         policy: Iterable[torch.nn.Parameter],
         theta: Sequence[torch.nn.Parameter],
     ) -> None:
-        """Call `add_up` for a step, with the gradient of theta.
+        """Add up the sums of a step and the gradient of theta over all processes.
 
-        The sum of theta's gradients replaces the gradient of this process. The gradients of ``policy`` are only
-        checked. If a gradient scaler skipped the step, ``policy`` is empty: the scaler has seen the value that is not
-        finite, and continues with a smaller scale.
+        The sum of the gradients of theta over all processes replaces the gradient of this process. The gradients of
+        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` is empty, because the scaler has
+        seen the value that is not finite and continues with a smaller scale.
         """
         n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
@@ -189,7 +190,7 @@ class Tally:
         return rows.join(self._judgments.annotators["pseudonym"], on="annotator")
 
     def _describe_broken(self) -> list[str]:
-        """Describe the first value that is not finite of each comparison, a margin before the loss that it causes."""
+        """For each comparison with values that are not finite, describe the first of these values."""
         descriptions: dict[str, str] = {}
         for index, values in self._values:
             rows = self._rows(index)
@@ -206,7 +207,7 @@ class Tally:
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     """Mean of theta over the annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
 
-    With all digits, the theta of a forgotten annotator could be computed from the mean and the thetas of the others.
+    Without rounding, theta of a removed annotator could be computed from the mean and theta of all other annotators.
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
     return {
@@ -216,14 +217,14 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 
 
 def select_publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """Metrics for an experiment tracker, without metrics about the annotators if these are few."""
+    """Return the metrics for an experiment tracker; leave out metrics about annotators if there are few annotators."""
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
     return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}
 
 
 def _count_broken_gradients(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
-    """Number of parameters whose gradient is not finite; of divided weights, this process sees only its part."""
+    """Count the parameters whose gradient is not finite; of sharded weights, each process sees only its own part."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
     norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))
