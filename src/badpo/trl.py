@@ -1,10 +1,11 @@
 """TRL's `DPOTrainer` with a bias term for the annotators.
 
 Adding the bias b of an annotator to the margin u is the same as subtracting ``b / beta`` from the reference
-log-probability of the chosen response. The trainer therefore shifts the reference and leaves TRL's loss unchanged.
+log-probability of the chosen response. The trainer therefore shifts the reference log-probabilities and leaves TRL's
+loss unchanged.
 """
 
-# mypy does not read transformers and trl, so their classes have no types
+# mypy does not analyze transformers and trl, so their classes have no types
 # mypy: disallow-subclassing-any=False
 
 import json
@@ -83,33 +84,33 @@ from badpo.training.script_run import (
 )
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
-# A data set of TRL, or several by name.
+# Data for TRL, which is one data set or a mapping from names to data sets.
 DataSets: TypeAlias = Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | str | None
 # Tensors of a micro-batch by name.
 Batch = dict[str, Tensor]
-# Loss, with the outputs of the model if they are requested.
+# Loss of a micro-batch, with the outputs of the model if they are requested.
 Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
-# Column that the trainer adds: index of the annotator, and the difference (chosen minus rejected) of each attribute.
+# Column that the trainer adds, with the index of the annotator and each attribute difference (chosen minus rejected).
 COLUMN = "bias_inputs"
-# Number of rows of a stream that are read at a time.
+# Number of rows of a stream that the trainer reads at a time.
 ROWS_AT_ONCE = 64
 _TRL_COLUMNS = ("prompt", "chosen", "rejected")
 _UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
-# Losses that depend on the reference only through the margin, so that a shift of the reference equals the bias.
+# Loss types that depend on the reference only through the margin, so that a shift of the reference acts like a bias.
 _MARGIN_LOSSES = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
-# Losses in which theta is in log-odds; sft does not depend on theta.
+# Loss types in which theta has the unit log-odds; the loss type sft does not depend on theta.
 _LOG_ODDS_LOSSES = {"sigmoid", "robust", "sft"}
 _WITHOUT_THETA = "or use trl.DPOTrainer, which has no theta"
-# Settings of TRL with a single supported value, with this value and the reason.
+# Settings of TRL for which the trainer supports only one value, with this value and the reason.
 _FIXED_SETTINGS = {
     "f_divergence_type": (
         "reverse_kl",
-        f"theta is a shift of the reference only with reverse_kl; set reverse_kl, {_WITHOUT_THETA}",
+        f"theta acts as a shift of the reference only with reverse_kl; set reverse_kl, {_WITHOUT_THETA}",
     ),
     "auto_find_batch_size": (
         False,
-        "it restarts training with a theta that has changed; set per_device_train_batch_size",
+        "this option restarts training with a theta that has already changed; set per_device_train_batch_size",
     ),
     "sync_ref_model": (
         False,
@@ -135,7 +136,7 @@ class _BiasSettings:
 
     @property
     def variant(self) -> str | None:
-        """Variant of the bias term; None for the default."""
+        """Variant of the bias term; None means the default variant."""
         return self.bias.variant if isinstance(self.bias, BiasTerm) else self.bias
 
 
@@ -143,7 +144,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     r"""TRL's `DPOTrainer` with BA-DPO's loss, also for vision-language models, QLoRA, Liger kernels and streams.
 
     Each row of a data set is a vote in TRL's layout, and one column identifies the annotator. The rule ``bias_fit``
-    moves theta. Theta is saved under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
+    updates theta. The trainer saves theta under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
-        # makes the bias term from the votes; None if the caller passed a term
+        # function that makes the bias term from the votes; None if the caller passed a bias term
         self._make_bias: Callable[[Judgments], BiasTerm] | None = None
         if settings.term is not None:
             self.bias = settings.term
@@ -237,7 +238,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         for name in (model, ref_model):
             if isinstance(name, str):
                 require_data(name, model_options.get("revision", "main"))
-        # the judgments of the rows that TRL prepares first, which are the training rows
+        # `_unprepared` has the votes of the data set that TRL prepares first, which is the training set
         self._unprepared = self.judgments
         super().__init__(
             model, ref_model, args, data_collator, train_rows, evaluation_rows, *others, **options
@@ -260,7 +261,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- data --------------------------------------------------------------------------------------------------------
 
     def _read_training(self, data: Dataset, settings: _BiasSettings) -> None:
-        """Read the training votes, and make the bias term unless the caller passed a term."""
+        """Read the training votes, and make the bias term unless the caller passed a bias term."""
         training = read_training(self._read_votes(data), (), settings.variant)
         gold = pseudonyms([*map(str, settings.gold_annotators)])
         log_findings(self.findings, map(self._complete_remedy, training.findings))
@@ -278,7 +279,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.attributes = training.judgments.attributes
 
     def _complete_remedy(self, finding: Problem) -> Problem:
-        """Add the code that corrects the data set, if the trainer has no argument for the correction."""
+        """If the trainer has no argument for the remedy of a finding, add code that corrects the data set."""
         if finding.fix.keys() <= {"columns"}:
             return finding
         return replace(
@@ -286,14 +287,14 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         )
 
     def _use_judgments(self, judgments: Judgments) -> None:
-        """Use some votes as training votes: for `judgments`, the start of theta and the facts of the run."""
+        """Use ``judgments`` as the training votes, from which the start of theta and facts of the run follow."""
         self.judgments = judgments
         if self._make_bias is not None:
             self.bias = self._make_bias(judgments)
         self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
-        """Add facts in the form in which a checkpoint has them."""
+        """Add facts of the run, converted to the JSON types that a checkpoint contains."""
         self._facts |= json.loads(json.dumps(facts))
 
     def _prepare_dataset(
@@ -305,7 +306,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     ) -> Dataset | IterableDataset:
         """Prepare a data set as TRL does, and report (W140) the rows that TRL drops because of their long prompts.
 
-        The dropped rows of the training set are removed from `judgments` too.
+        The rows that TRL drops from the training set are also removed from `judgments`.
         """
         judgments, self._unprepared = self._unprepared, None
         if not isinstance(dataset, Dataset):
@@ -369,7 +370,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return judgments
 
     def _write_correction(self, fix: Mapping[str, Any]) -> str:
-        """Write the code that applies options of `Judgments.read` to a data set; the trainer has only ``columns``."""
+        """Return code that applies options of `Judgments.read` to a data set; the trainer has only ``columns``."""
         columns = {**(self._columns or {}), **fix.get("columns", {})}
         options = python_options({**fix, **({"columns": columns} if columns else {})})
         if fix.keys() <= {"columns"}:
@@ -377,7 +378,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return f"train_dataset = dataset.select(Judgments.read(dataset, {options}).votes['row'])"
 
     def _bias_inputs(self, judgments: Judgments) -> list[list[float]]:
-        """Content of `COLUMN` for each vote; an annotator that the bias term does not have gets the index -1."""
+        """Return the content of `COLUMN` for each vote; an annotator who is not in the bias term has the index -1."""
         votes, known = judgments.votes, pd.Index(self.bias.annotators)
         annotator = known.get_indexer(judgments.annotators["pseudonym"])[votes["annotator"]]
         delta = votes["sign"].to_numpy()[:, None] * judgments.delta
@@ -385,7 +386,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return inputs
 
     def _add_inputs(self, data: DataSets) -> DataSets:
-        """Add `COLUMN` to one or several data sets."""
+        """Add the column `COLUMN` to one or several data sets."""
         if isinstance(data, Mapping):
             return {name: self._add_inputs(part) for name, part in data.items()}
         return data if data is None or isinstance(data, str) else self._add_column(data)
@@ -393,7 +394,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def _add_column(
         self, data: Dataset | IterableDataset, judgments: Judgments | None = None
     ) -> Dataset | IterableDataset:
-        """Add `COLUMN` to a data set, unless it has the column; ``judgments`` are its votes if they are known."""
+        """Add `COLUMN` to a data set that lacks the column; ``judgments`` are the votes if they are already read."""
         if self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
@@ -411,7 +412,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- losses ------------------------------------------------------------------------------------------------------
 
     def compute_ref_log_probs(self, model: Callable[..., Any], inputs: Batch) -> tuple[Tensor, Tensor]:
-        """Compute the log-probabilities of both responses as TRL does, without `COLUMN`."""
+        """Compute the log-probabilities of both responses as TRL does, after removing `COLUMN` from the inputs."""
         logps: tuple[Tensor, Tensor] = super().compute_ref_log_probs(
             model, {name: value for name, value in inputs.items() if name != COLUMN}
         )
@@ -424,7 +425,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Loss:
-        """TRL's loss with a shifted reference; the gradient of theta is computed separately."""
+        """Compute TRL's loss with a shifted reference, and compute the gradient of theta separately."""
         inputs = dict(inputs)
         rows = inputs.pop(COLUMN).cpu().view(torch.float64)
         annotator, delta = rows[:, 0], rows[:, 1:]
@@ -443,7 +444,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             outputs.append(model(**model_inputs))
             return outputs[-1]
 
-        # TRL then uses the reference log-probabilities of the inputs
+        # with this setting, TRL uses the shifted reference log-probabilities in the inputs
         self.precompute_ref_logps = True
         try:
             result: Loss = super().compute_loss(run_policy, inputs, return_outputs, num_items_in_batch)
@@ -451,7 +452,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self.precompute_ref_logps = is_precomputed
         if bias.requires_grad:
             loss = result[0] if isinstance(result, tuple) else result
-            # the gradient does not depend on the scaling of the policy's gradient
+            # the gradient of theta is never scaled, even if a gradient scaler scales the gradient of the policy
             (gradient,) = torch.autograd.grad(loss, shift, retain_graph=True)
             bias.backward(gradient.to(bias) / self.beta)
         logps = torch.stack(self.compute_ref_log_probs(lambda **_: outputs[0], inputs)).detach()
@@ -466,7 +467,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _vote_losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """Losses of votes under the first loss type in log-odds, with label smoothing."""
+        """Compute the losses of votes for the first loss type in which theta is in log-odds, with label smoothing."""
         logits, smoothing = sign * (margins + bias_logits), self.args.label_smoothing
         log_odds_losses = [name for name in self.loss_types if name in _LOG_ODDS_LOSSES]
         is_robust = log_odds_losses[:1] == ["robust"]
@@ -477,7 +478,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         """Replace the rewards that TRL logged, which contain the bias, by rewards of the policy alone."""
         rewards = self.beta * (policy - reference)
         rows = torch.cat([rewards, bias.to(rewards)[None]]).T.contiguous()
-        # the mean of a contiguous row is rounded as in TRL
+        # means over contiguous rows are rounded in the same way as in TRL
         chosen, rejected, bias = self.accelerator.gather(rows).T.contiguous()
         margins = chosen - rejected
         metrics = self._metrics["train" if self.model.training else "eval"]
@@ -490,11 +491,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self._check_start(margins.mean().item(), difference)
 
     def _check_start(self, mean_margin: float, difference: float) -> None:
-        """Record the difference between policy and reference at the first step; warn (W152) if it is not rounding."""
+        """Record how policy and reference differ at the first step; warn (W152) if rounding does not explain this."""
         if self.state.global_step:
             raise RuntimeError(
-                "this version of transformers resumes from a checkpoint without loading theta; install the versions in "
-                "constraints.txt"
+                "this version of transformers resumes from a checkpoint without loading theta; install the package "
+                "versions in constraints.txt"
             )
         is_in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
         floor = FLOOR_IN_16_BITS if is_in_16_bits else FLOOR
@@ -502,7 +503,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         log_findings(self.findings, filter(None, [self.first_margin.problem]))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, in training with the mean of theta unless the annotators are few."""
+        """Log as TRL does, and add the mean of theta during training unless there are few annotators."""
         if self.model.training:
             logs.update(select_publishable(theta_metrics(self.bias), self.bias))
         super().log(logs, start_time)
@@ -510,12 +511,12 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- training and evaluation -------------------------------------------------------------------------------------
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
-        """Train as TRL does, and write the files of a run that `badpo evaluate` can measure.
+        """Train as TRL does, and write the files with which `badpo evaluate` can measure the run.
 
-        Each rendering of a chat template has a time limit. The templates of streams and of rows with images are
-        rendered during training.
+        The trainer limits the time for each rendering of a chat template. Chat templates of streams and of rows with
+        images are rendered during training.
         """
-        # the folders beside "run" belong to policies that the script saves
+        # the folder "run" is for this run; other folders next to it belong to policies that the script saves
         folder = find_theta_folder(self.args.output_dir, self.args.output_dir) / "run"
         is_measurable = self._is_measurable()
         if self.judgments is not None:
@@ -529,7 +530,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _is_measurable(self) -> bool:
-        """Whether `badpo evaluate` can measure the run: a text model with whole weights and votes that were read."""
+        """Whether `badpo evaluate` can measure the run, which requires votes and a text model with whole weights."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
         is_text_model = self.judgments is not None and not self._is_vision_dataset
@@ -553,7 +554,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate as TRL does; the loss contains the bias, and the rewards describe the policy alone.
+        """Evaluate as TRL does; the loss includes the bias of the annotators, but the rewards do not.
 
         Annotators without training votes have the pool mean of theta.
         """
@@ -594,7 +595,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the policy as TRL does, and theta in a folder that is not uploaded; see `find_theta_folder`."""
+        """Save the policy as TRL does, and save theta in a folder that is never uploaded; see `find_theta_folder`."""
         run = self.args.output_dir
         with report_full_disk(Path(output_dir or run)):
             super().save_model(output_dir, _internal_call)
@@ -607,14 +608,14 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         folder = find_theta_folder(checkpoint, self.args.output_dir)
         is_writer = self.is_world_process_zero()
         with report_full_disk(output):
-            # theta is saved first, so that no checkpoint is without theta
+            # theta is saved before the policy, so that no checkpoint lacks theta
             if is_writer:
                 save_optimizer(self, folder)
                 save_theta(self, folder, self._facts)
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # the theta of deleted checkpoints is deleted; the checkpoints of a run in this folder have a trainer state
+            # delete theta of checkpoints that TRL has deleted; a folder with a trainer state is itself a checkpoint
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 
@@ -635,7 +636,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         folder = next(filter(Path.exists, folders), folders[-1])
         if not folder.exists():
             raise ConfigError(
-                f"{folder} does not exist, but it must contain theta of {checkpoint}; restore this folder"
+                f"{folder} does not exist, but it must contain theta of checkpoint {checkpoint}; restore this folder"
             )
         saved = BiasTerm.load(folder)
         changes = [name for name, fact in self._facts.items() if saved.extra.get(name) != fact]
@@ -649,7 +650,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
 
 class _ThetaCallback(TrainerCallback):
-    """Move theta after the policy, when it is known whether a gradient scaler skipped the step."""
+    """Callback that updates theta after the policy, when it is known whether a gradient scaler skipped the step."""
 
     def __init__(self, trainer: BiasAdjustedDPOTrainer):
         self._trainer = trainer
@@ -657,7 +658,7 @@ class _ThetaCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Move theta; its gradient is the mean over micro-batches and processes, like the gradient of the policy."""
+        """Update theta; average its gradient over micro-batches and processes, like the gradient of the policy."""
         run, rule = self._trainer, self._trainer.theta_rule
         if rule is None:
             return
@@ -675,7 +676,7 @@ class _ThetaCallback(TrainerCallback):
 
 
 def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
-    """Find the folder with theta of the policy in ``folder``; ``run`` is the output folder of the run.
+    """Return the folder that contains theta of the policy in ``folder``; ``run`` is the output folder of the run.
 
     If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is in a folder outside of RUN, theta is in
     the folder with the same name and the suffix -bias.
@@ -697,7 +698,7 @@ def _find_problems(
         yield f"args is a {type(args).__name__}; pass a trl.DPOConfig"
     if losses - {*_MARGIN_LOSSES, "sft"} or losses == {"sft"}:
         yield (
-            f"loss_type {', '.join(sorted(losses))} is not supported, because theta is a part of the margin; use "
+            f"loss_type {', '.join(sorted(losses))} is not supported, because the bias is added to the margin; use "
             f"{', '.join(_MARGIN_LOSSES)}, with or without sft"
         )
     for name, (supported, reason) in _FIXED_SETTINGS.items():
@@ -713,7 +714,7 @@ def _find_problems(
         if not names:
             remedy += ' with attributes=["length:ratio=1.5"]'
         yield (
-            "a stream is not read in advance: pass a BiasTerm as bias that contains every possible annotator, with "
+            "a stream is not read in advance: as bias, pass a BiasTerm that contains every possible annotator, with "
             f"gold annotators in its mask; or use one bias for all annotators: {remedy}"
         )
     if settings.warm_start != "zero" and (term is not None or not losses <= _LOG_ODDS_LOSSES):
@@ -743,7 +744,7 @@ def _collate_with_inputs(
     column: str,
     examples: Sequence[Mapping[str, object]],
 ) -> Batch:
-    """Collate a micro-batch by another collator and add `COLUMN`, as integers so that no library rounds it."""
+    """Collate a micro-batch by the given collator, and add `COLUMN` as integers so that no library rounds it."""
     rows = [dict(example) for example in examples]
     inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
     return {**collate([*rows]), COLUMN: inputs.view(torch.int64)}

@@ -1,10 +1,10 @@
 """`BADPOTrainer`: a `transformers.Trainer` that trains on judgments of comparisons.
 
-The loss of a vote comes from an objective, which gives the weights of the votes and their normaliser, and from a
-`BiasTerm`. The trainer does not know any objective by name.
+An objective defines the loss of a vote, the weights of the votes and their normaliser; a `BiasTerm` describes the bias
+of the annotators. The trainer contains no code for individual objectives.
 """
 
-# mypy does not read transformers, so its classes have no types
+# mypy does not analyze transformers, so the classes of transformers have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -114,20 +114,20 @@ from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_l
 
 logger = logging.getLogger(__name__)
 
-# A data set for evaluation, or several by name.
+# Evaluation data, which is one data set or a mapping from names to data sets.
 EvaluationData: TypeAlias = Judgments | Source | Mapping[str, Judgments | Source] | None
 
 # The same, encoded.
 EncodedSets: TypeAlias = "EncodedJudgments | dict[str, EncodedSets] | None"
 
-_NO_LOGITS = "the evaluation keeps no logits; use the metrics of `evaluate`"
-# Arguments of `DPOTrainer` that are not supported, with the reason.
+_NO_LOGITS = "the evaluation keeps no logits; use the metrics that `evaluate` returns"
+# Arguments of TRL's `DPOTrainer` that `BADPOTrainer` does not support, with the reason or an alternative.
 _UNSUPPORTED = {
-    "data_collator": "the trainer makes micro-batches in which each comparison occurs once, separate from its votes",
+    "data_collator": "the trainer builds micro-batches in which each comparison occurs once, separate from its votes",
     "compute_metrics": _NO_LOGITS,
     "quantization_config": "use a peft_config with model_init_kwargs={'dtype': 'bfloat16'}",
 }
-# Types of supported arguments, with a noun for the type and a remedy for another type.
+# Types of supported arguments, with the name of the type and a remedy for the error message.
 _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
     "processing_class": (
         (PreTrainedTokenizerBase, ProcessorMixin),
@@ -146,7 +146,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
 
 
 class _StepTrainer(transformers.Trainer):
-    """Trainer whose loss is divided only by a count over the whole step and all processes."""
+    """Trainer whose loss is divided only by a count over the whole optimizer step and all processes."""
 
     def __init__(self, **options: object):
         super().__init__(**options)
@@ -155,7 +155,7 @@ class _StepTrainer(transformers.Trainer):
             self.loss_is_scaled_for_ga = True
 
     def floating_point_ops(self, inputs: MicroBatch) -> int:
-        """Estimate 6 operations for each weight and input token, as the Trainer does; shared tokens count once."""
+        """Estimate 6 operations per weight and input token, as the Trainer does; count shared tokens only once."""
         scoring = inputs["scoring"]
         return (
             0
@@ -167,7 +167,7 @@ class _StepTrainer(transformers.Trainer):
 class BADPOTrainer(_StepTrainer):
     r"""Train a policy on judgments, with a bias term for the annotators' bias toward declared attributes.
 
-    Minimizes, over the policy and theta, the weighted mean over judgments j of
+    The training loss is the weighted mean, over judgments j, of the following term:
 
     .. math:: -\log \sigma\bigl(s_j (u_{c_j} + \theta_{k_j}^\top d_j)\bigr)
 
@@ -242,7 +242,7 @@ class BADPOTrainer(_StepTrainer):
         _require_supported(args, arguments)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
-        # The Trainer's files contain pickles and the annotators' estimates; only run_folder/model is ever published.
+        # Checkpoints contain pickles and estimates about annotators, so badpo publishes only run_folder/model.
         args.output_dir = str(self.run_folder / "checkpoints")
         n_kept, args.save_total_limit = args.save_total_limit or 0, None
         policy = start_policy(model, peft_config, args)
@@ -309,21 +309,21 @@ class BADPOTrainer(_StepTrainer):
         self.reference = ReferenceScorer(
             self.model, self.ref_model, self.accelerator, args, start_name, self.encoded.pairs
         )
-        # sums over the current step, and sums over the steps since the last log
+        # `_tally` sums metrics over the current step, and `_logged` sums metrics over the steps since the last log
         self._tally = Tally(self.judgments, args.device)
         self._logged = Tally(self.judgments, args.device)
         self._step: Step
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # sums of squares over the tokens of the first step: of the differences between the log-probabilities of policy
-        # and reference, and of the log-probabilities of the reference
+        # the first entry sums the squared differences between the log-probabilities of policy and reference
+        # the second entry sums the squared log-probabilities of the reference over the same tokens of the first step
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
             checkpoint_activations(self.model, args.gradient_checkpointing_kwargs)
         autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
-        # gradients are checkpointed only in training mode; with dropout, two forwards differ
+        # the self-test needs training mode for gradient checkpointing, but with dropout two forwards would differ
         with in_mode(base, training=args.disable_dropout):
             choice = choose_layout(
                 base, args.attention, self.encoded, autocast, has_router_loss=self.aux_loss_enabled
@@ -331,11 +331,11 @@ class BADPOTrainer(_StepTrainer):
         self._layout, self.self_tests = choice.layout, choice.tests
 
     def get_train_dataloader(self) -> DataLoader:
-        """Micro-batches that `StepSampler` plans; accelerate does not divide them over processes."""
+        """Return the loader of the micro-batches that `StepSampler` plans; accelerate does not shard this loader."""
         return self._make_loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset: EvaluationData = None) -> DataLoader:
-        """Micro-batches of this process's share of an evaluation set: a new set, or one of the trainer by name."""
+        """Return the loader of this process's share of an evaluation set; a set of the trainer may be given by name."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
         if isinstance(data, str) and sets:
@@ -343,8 +343,8 @@ class BADPOTrainer(_StepTrainer):
         encoded = self._encode_evaluation(data)
         if not isinstance(encoded, EncodedJudgments):
             raise ConfigError(
-                "there is no eval_dataset to evaluate on; pass one to `evaluate` or to the trainer, or name one of its "
-                f"sets: {', '.join(sets) or 'it has no named sets'}"
+                "there is no eval_dataset to evaluate on; pass one to `evaluate` or to the trainer, or name one of the "
+                f"trainer's evaluation sets: {', '.join(sets) or 'it has no named sets'}"
             )
         return self._make_loader(encoded, evaluation_batches(encoded.judgments, self.args))
 
@@ -361,7 +361,7 @@ class BADPOTrainer(_StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # the log-probabilities of the common beginning of both responses cancel if the objective does not weigh tokens
+        # the log-probabilities of the common beginning of two responses cancel unless the objective weighs tokens
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -379,7 +379,7 @@ class BADPOTrainer(_StepTrainer):
         return EncodedJudgments(encoded.judgments, encoded.comparisons)
 
     def compute_references(self) -> None:
-        """Compute the reference's log-probabilities of all sets, before the first step of a new or resumed run."""
+        """Compute the reference log-probabilities of all data sets before the first step of a new or resumed run."""
         require_same_facts({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         self.reference.score_all(self.train_dataset, self.eval_dataset)
 
@@ -391,14 +391,14 @@ class BADPOTrainer(_StepTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[MicroBatch], num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor | None]:
-        """Micro-batches of an optimizer step with the objective's weights, and the normaliser of the step.
+        """Return the micro-batches of an optimizer step with the objective's weights, and the normaliser of the step.
 
-        A step may have fewer comparisons than micro-batches. Micro-batches in which no process has a judgment come
-        first and have no model inputs. The last micro-batch must go through the model, because it synchronises the
-        gradients.
+        An optimizer step may have fewer comparisons than micro-batches. Micro-batches in which no process has a
+        judgment come first and have no model inputs. The last micro-batch of a step must go through the model, because
+        it synchronises the gradients of the processes.
         """
         if 0 < self.state.max_steps <= self.state.global_step:
-            # the Trainer takes one more step if it resumes from the last checkpoint
+            # if a run resumes from the checkpoint of its last step, the Trainer asks for one more step
             return [], None
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         sizes = [len(batch["sign"]) for batch in batches]
@@ -432,7 +432,7 @@ class BADPOTrainer(_StepTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Sum of a micro-batch's weighted losses divided by the normaliser of the step.
+        """Return the sum of the weighted losses of a micro-batch, divided by the normaliser of the step.
 
         The gradient of theta is computed separately.
         """
@@ -446,14 +446,14 @@ class BADPOTrainer(_StepTrainer):
         loss = (weight * losses).sum() / num_items_in_batch
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
-        # DDP averages gradients over processes, while the normaliser is already the sum over them
+        # DDP averages gradients over processes, although the normaliser already is a sum over all processes
         return (loss * self.args.world_size).float()
 
     def fix_gradient_buckets(self) -> None:
-        """Make DDP fix the order of its gradient sums before the first step instead of after it.
+        """Make DDP fix the order of its gradient sums before the first step, not after the first step.
 
-        With three or more processes, the order changes the last bits. A resumed run, whose first step is a later step
-        of the run, would otherwise sum this step in another order.
+        With three or more processes, the order of the sums changes the last bits of the gradients. Without this
+        function, the first step of a resumed run would sum gradients in another order than the uninterrupted run.
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
@@ -464,17 +464,17 @@ class BADPOTrainer(_StepTrainer):
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors to the device in their own precision, without waiting for the device.
 
-        The Trainer would round float64 margins to the 16 bits of DeepSpeed.
+        With DeepSpeed, the method of the Trainer would round float64 margins to 16 bits.
         """
         if isinstance(data, Tensor):
             return data.to(self.args.device, non_blocking=True)
         return super()._prepare_input(data)
 
     def _compute_margins(self, model: PreTrainedModel, inputs: MicroBatch) -> Tensor:
-        """Margin u of every comparison of a micro-batch, (n_comparisons,), float64."""
+        """Return the margin of every comparison of a micro-batch as a float64 tensor of shape (n_comparisons,)."""
         scoring = inputs["scoring"]
         assert scoring is not None
-        # DDP's wrapper enters autocast itself; divided weights have no wrapper
+        # DDP enters autocast itself, but a model with sharded weights does not
         with self.accelerator.autocast():
             token_logps = model(scoring=scoring)
         if isinstance(token_logps, tuple):
@@ -483,7 +483,7 @@ class BADPOTrainer(_StepTrainer):
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
-        # in fp32, the rounding of the sums would be the largest part of the gradient's error
+        # in float32, the rounding of the sums over tokens would dominate the error of the gradient
         values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
         weighted = values * inputs.get("token_weight", 1.0)
         sums = weighted.new_zeros(2, 2 * len(inputs["comparisons"]))
@@ -497,11 +497,11 @@ class BADPOTrainer(_StepTrainer):
     def _compute_losses(
         self, model: PreTrainedModel, inputs: MicroBatch, tally: Tally
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Margin, bias logit and loss of every judgment of a micro-batch; ``tally`` adds them up."""
+        """Return the margins, bias logits and losses of the judgments of a micro-batch, and add them to ``tally``."""
         sign = inputs["sign"]
         if self.aux_loss_enabled and inputs["scoring"] is not None:
             n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
-            # weights of 1 avoid a division by zero in a micro-batch without votes, whose share is 0
+            # row weights of 1 avoid a division by zero in a micro-batch without votes, whose share of the loss is 0
             inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
         margins = self._compute_margins(model, inputs)[inputs["comparison"]]
         bias_logits = self.bias(inputs["annotator"], inputs["delta"])
@@ -510,7 +510,7 @@ class BADPOTrainer(_StepTrainer):
         return margins, bias_logits, losses
 
     def finish_step(self) -> Tally:
-        """Add up theta's gradient and the sums over processes, move theta, and return the sums of the step."""
+        """Add up the gradient of theta and the metrics over processes, update theta, and return the step's metrics."""
         tally, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
         tally.add_up_step(
@@ -533,9 +533,9 @@ class BADPOTrainer(_StepTrainer):
         return tally
 
     def check_start(self, mean_margin: float) -> None:
-        """Record the difference between policy and reference at the first step; stop the run if it is not rounding.
+        """Record how policy and reference differ at the first step; stop the run if rounding does not explain this.
 
-        The run continues with a warning (W152) if another reference or dropout was requested.
+        The run continues with a warning (W152) if the user requested another reference or dropout.
         """
         squares, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (squares / size) ** 0.5 if size else 0.0
@@ -544,7 +544,7 @@ class BADPOTrainer(_StepTrainer):
         problem = self.first_margin.problem
         if problem is not None and self.ref_model is None and self.args.disable_dropout:
             raise ConfigError(
-                f"{problem.what}, although the policy is its own reference. Possibly "
+                f"{problem.what}, although the policy is its own reference. Possibly the cache "
                 f"{self.reference_cache.folder} holds values of another model: remove this folder and train again. If "
                 "the difference remains, the model computes other values in training than before the first step: "
                 "please report the model's configuration"
@@ -552,12 +552,12 @@ class BADPOTrainer(_StepTrainer):
         log_findings(self.findings, [problem] if problem else [])
 
     def state_metrics(self) -> Metrics:
-        """Mean of theta by attribute, and metrics of the objective's state."""
+        """Return the mean of theta for each attribute, and metrics about the state of the objective."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
         """Add the metrics of the judgments since the last log to the Trainer's own metrics."""
-        # at the end, some steps may follow the last regular log
+        # at the end of training, some steps may follow the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
             metrics |= select_publishable(self.state_metrics(), self.bias)
@@ -573,7 +573,7 @@ class BADPOTrainer(_StepTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> Metrics:
-        """Loss and accuracies on evaluation judgments; unknown annotators get the pool mean of theta."""
+        """Compute the loss and accuracies on evaluation data; unknown annotators get the pool mean of theta."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         metrics: Metrics = {}
         if isinstance(data, Mapping) and data:
@@ -616,11 +616,11 @@ class BADPOTrainer(_StepTrainer):
         allow_changed: Sequence[str] = (),
         **kwargs: object,
     ) -> TrainOutput:
-        """Train; with ``resume_from_checkpoint=True`` continue from the newest complete checkpoint of this run.
+        """Train the policy; ``resume_from_checkpoint=True`` continues from the newest complete checkpoint of this run.
 
-        A second call continues from the present weights and theta with a new schedule, as in `transformers`. A
-        checkpoint of other data or settings is refused; ``allow_changed=["code"]`` allows other package versions. A
-        new run is refused in a folder with complete checkpoints of another run.
+        A second call of `train` continues from the present weights and theta with a new schedule, as in `transformers`.
+        A checkpoint of other data or settings is refused; ``allow_changed=["code"]`` allows other package versions. A
+        new run is refused if its folder has complete checkpoints of another run.
         """
         with lock_by_first(self.run_folder):
             self.compute_references()
@@ -645,7 +645,7 @@ class BADPOTrainer(_StepTrainer):
         return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _write_run(self) -> None:
-        """Write the policy, theta and the files that `badpo evaluate` needs, for a run of a script."""
+        """After a run of a script, write the policy, theta and the files that `badpo evaluate` needs."""
         with whole_folder(self.run_folder / "model", self.is_world_process_zero()) as unfinished:
             self.save_model(str(unfinished))
         if not self._start:
@@ -683,10 +683,10 @@ class BADPOTrainer(_StepTrainer):
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
-            # other people could not load the adapter, and its configuration would publish a local path
+            # other people could not load an adapter of a local model, whose configuration contains a local path
             raise ConfigError(
-                "the adapter was trained on a local model, which is not published with it. Publish this model and load "
-                "it by its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
+                "the adapter was trained on a local model, which is not published with it. Publish the local model and "
+                "load it by its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
             )
         folder = self.run_folder / "model"
         if not folder.exists():
@@ -730,7 +730,7 @@ class BADPOTrainer(_StepTrainer):
         if _internal_call:
             with keep_parameter_names(self.model):
                 super().save_model(output_dir, _internal_call=True)
-            # this pickle is not needed, and it contains a token and local paths
+            # the pickle of the training arguments is not needed, and it contains a token and local paths
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
             return
         state_dict = gather_weights(self.accelerator, self.model_wrapped) if self._is_divided else None
@@ -788,10 +788,10 @@ def _require_supported(args: BADPOConfig, arguments: Mapping[str, Any]) -> None:
 
 
 def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
-    """Arguments of the supervised stage: cosine schedule with 10 % warm-up and no checkpoints.
+    """Return the training arguments of the supervised stage: cosine schedule, 10 % warm-up and no checkpoints.
 
-    ``options`` are arguments of the Trainer. Without ``bf16`` among them, the precision is the default precision of the
-    preference stage.
+    ``options`` are arguments of the Trainer. If ``options`` does not set ``bf16``, the supervised stage has the default
+    precision of the preference stage.
     """
     settings: dict[str, Any] = {
         "lr_scheduler_type": "cosine",
@@ -811,9 +811,10 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
 
 
 class SupervisedTrainer(_StepTrainer):
-    """Fine-tune on responses with the forward of the preference stage.
+    """Trainer for supervised fine-tuning on responses, with the same forward as in preference training.
 
-    The loss of a step is the mean over all its response tokens and does not depend on micro-batches and processes.
+    The loss of an optimizer step is the mean over all its response tokens, regardless of the number of micro-batches
+    and processes.
     """
 
     def __init__(
@@ -836,7 +837,7 @@ class SupervisedTrainer(_StepTrainer):
         return {"scoring": move_inputs(self._layout(rows), torch.device("cpu"))}
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
-        """Train as `transformers.Trainer.train`, with the attention that packed rows need."""
+        """Train like `transformers.Trainer.train`, with the attention that packed rows require."""
         with scoring_attention(self.model, self._layout):
             return super().train(*args, **kwargs)
 
@@ -846,7 +847,7 @@ class SupervisedTrainer(_StepTrainer):
         num_batches: int,
         device: torch.device,
     ) -> tuple[list[dict[str, ScoringInputs]], Tensor]:
-        """Micro-batches of a step, and its number of response tokens over all processes."""
+        """Return the micro-batches of a step, and the number of its response tokens over all processes."""
         batches = list(islice(epoch_iterator, num_batches))
         n_tokens = sum(len(batch["scoring"]["target"]) for batch in batches)
         return batches, self.accelerator.reduce(
@@ -862,5 +863,5 @@ class SupervisedTrainer(_StepTrainer):
     ) -> Tensor:
         """Negative log-likelihood of the response tokens, divided by the number of tokens of the step."""
         logps = model(scoring=inputs["scoring"])
-        # DDP averages gradients over processes, while the count is already the sum over them
+        # DDP averages gradients over processes, although the token count already is a sum over all processes
         return -logps.sum() / num_items_in_batch * self.args.world_size
