@@ -35,10 +35,10 @@ from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, c
 class RateTable:
     """Log-probabilities and 0/1 attributes of the choices of a policy, in the form that `badpo.theory.tilt` uses.
 
-    The choices are the names of the pool, or sampled answers. A table of sampled answers contains only the answers to
-    which the attributes apply; ``counted`` is the share of these answers, and ``prompts`` contains the prompt number of
-    each of them. The columns after the answers are choices with probability zero, one for each combination of
-    attributes.
+    The choices of the policy are the names of the pool, or sampled answers. A table of sampled answers contains only
+    the answers to which the attributes apply; ``counted`` is the share of these answers, and ``prompts`` contains the
+    prompt number of each of them. The columns after the sampled answers are choices with probability zero, one for each
+    combination of attributes.
     """
 
     attributes: tuple[str, ...]
@@ -83,7 +83,7 @@ def signature_rates(
     """Measure the attribute rates of signatures from the probabilities of all names of the pool after each context.
 
     If one name is the beginning of another name (Malik, Malika), the probability of the shorter name excludes the
-    longer name. The paper's readout counts the longer name under both names.
+    longer name. The paper's readout counts the probability of the longer name for both names.
     """
     logs = whole_name_logps(policy, tokenizer, contexts, list(editor.names))
     return RateTable(tuple(attribute.name for attribute in editor.attributes), logs, editor.indicators)
@@ -98,7 +98,7 @@ def answer_rates(
     otherwise favor such answers, and would change the topic of the answers instead of the spelling.
     """
     counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
-    # each cell is also a choice with probability zero, because a cell may have no answers
+    # each combination of attributes is also a choice with probability zero, because it may have no answers
     all_cells = list(product((0, 1), repeat=len(editor.attributes)))
     cells = [measure_cell(editor, answers[i].text) for i in counted] + all_cells
     return RateTable(
@@ -112,7 +112,7 @@ def answer_rates(
 
 @dataclass(frozen=True)
 class Behavior:
-    """Answers of a policy to the report prompts, with divergences and held-out margins.
+    """Answers of a policy to the prompts of the report, with KL divergences and margins on held-out comparisons.
 
     All policies are sampled with the same random numbers. ``kl_source`` is the divergence from the source policy.
     ``kl_reference`` is the divergence from the reference, or None without a reference. ``margins`` are margins against
@@ -134,7 +134,7 @@ def compare_behavior(
     editor: CounterfactualEditor,
     judgments: Judgments | None = None,
 ) -> Json:
-    """Compare all metrics of the source and of the anchored policy."""
+    """Compare all metrics of the anchored policy with the metrics of the source policy."""
     numbers = numbered(prompts)[0]
 
     def change(measure: Callable[[Sequence[Generation]], ArrayLike]) -> Figures:
@@ -174,7 +174,7 @@ def compare_behavior(
 def _heldout(
     before: Floats | None, after: Floats | None, judgments: Judgments | None
 ) -> dict[str, Figures] | None:
-    """Compare the same-group accuracy and the gap of two policies; None if a policy has no margins."""
+    """Compare the same-group accuracy and the held-out gap of two policies; None if a policy has no margins."""
     if before is None or after is None or judgments is None:
         return None
     correct = [judgment_margins(margins, judgments) > 0 for margins in (before, after)]

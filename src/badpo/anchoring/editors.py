@@ -1,8 +1,8 @@
 """Counterfactual editors: an editor changes one attribute of an answer and leaves the rest unchanged.
 
-A `Cell` has one value, 0 or 1, for each attribute of an editor. An editor lists the cells that an answer can be
-edited to, and edits the answer to a cell. An offset stage learns from pairs of answers that differ in one attribute
-only.
+A `Cell` is a combination of attributes: one value, 0 or 1, for each attribute of an editor. An editor lists the cells
+to which an answer can be edited, and edits the answer so that it has the values of a cell. An offset stage learns from
+pairs of answers that differ in one attribute only.
 """
 
 import random
@@ -35,13 +35,13 @@ class CounterfactualEditor(Protocol):
         """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return the cells that an answer can be edited to, including its own; empty if the attribute does not apply.
+        """Return the cells to which an answer can be edited, including its own; empty if the attribute does not apply.
 
-        An answer with a single cell counts in a rate and cannot be edited.
+        An answer that has only its own cell counts in the attribute's rate but cannot be edited.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer edited to a cell of `cells`; if several edits are possible, such as names, draw one."""
+        """Edit an answer so that it has one of its `cells`; if several edits are possible, such as names, draw one."""
 
 
 def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
@@ -62,11 +62,11 @@ class SignatureSwap:
         self.config = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return all four cells if an answer is signed with a name of the pool, else none."""
+        """Return all four combinations of attributes if an answer is signed with a name of the pool, else none."""
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer signed with a name that is drawn uniformly from the names of a cell."""
+        """Return the answer signed with a name that is drawn uniformly from the names with these attributes."""
         names = [name for name, name_cell in self.names.items() if name_cell == cell]
         return self.replace_name(text, draw.choice(names))
 
@@ -82,7 +82,7 @@ class WordSwap:
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        # for each cell, the words of the other cell and their counterparts; the first of several counterparts is used
+        # for each cell, map the words of the other cell to their counterparts (to the first of several counterparts)
         self._counterparts: dict[Cell, dict[str, str]] = {
             (0,): {having.lower(): without for without, having in reversed(pairs)},
             (1,): {without.lower(): having for without, having in reversed(pairs)},
@@ -99,11 +99,11 @@ class WordSwap:
         }
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both cells if an answer contains a word of the pairs, else none."""
+        """Return both values of the attribute if an answer contains a word of the pairs, else none."""
         return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer with every word of the other cell replaced by its counterpart."""
+        """Return the answer with every word that has the other value of the attribute replaced by its counterpart."""
 
         def exchange(match: re.Match[str]) -> str:
             old, new = match.group(), self._counterparts[cell][match.group().lower()]
@@ -125,7 +125,7 @@ class MarkdownStrip:
         self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both cells if an answer has Markdown and is not empty without it, else only its own cell."""
+        """Return both values of the attribute if an answer has Markdown and other text, else only the answer's own."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

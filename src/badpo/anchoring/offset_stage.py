@@ -1,8 +1,8 @@
 """The offset stage: training that teaches a policy a tilt on its own answers, without votes.
 
-The reference of the stage is the policy before the stage. The achieved shift is smaller than the intended shift by a
-deficit, which depends on the number of steps. `calibrate` therefore repeats the stage: it trains with an intended
-shift, measures the achieved shift, and fits a line through all rounds to choose the next intended shift.
+The reference of an offset stage is the policy before the stage. The achieved shift is smaller than the intended shift
+by a deficit, which depends on the number of training steps. `calibrate` therefore repeats the stage: it trains with an
+intended shift, measures the achieved shift, and fits a line through all rounds to choose the next intended shift.
 """
 
 import itertools
@@ -43,9 +43,9 @@ from badpo.training.trainer import BADPOTrainer
 class StageSettings:
     """Training settings of an offset stage, with the names of `BADPOConfig`.
 
-    The stage teaches a shift s as a margin of beta s. A batch has ``per_device_train_batch_size`` pairs with two votes
-    each, and the same number of answers for the divergence term. The learning rate rises during the share
-    ``warmup_steps`` of the steps and then falls with a cosine schedule.
+    The offset stage teaches a shift s (in log-odds) as a margin of beta times s. A batch has
+    ``per_device_train_batch_size`` pairs with two votes each, and the same number of answers for the divergence term.
+    The learning rate rises during the share ``warmup_steps`` of the steps and then falls with a cosine schedule.
     """
 
     beta: float = 0.1
@@ -71,7 +71,7 @@ KeptAnswer = tuple[Ints, Ints]
 def find_kept_positions(
     prompt_ids: TokenIds, answer_ids: TokenIds, counterfactuals: Sequence[TokenIds] = ()
 ) -> KeptAnswer:
-    """Return the answer with the positions before the first and after the last difference to its counterfactuals."""
+    """Return the answer with its positions before the first and after the last difference from its counterfactuals."""
     answer, prompt = list(answer_ids), list(prompt_ids)
     is_kept = np.ones(len(answer), dtype=bool)
     for other in map(list, counterfactuals):
@@ -132,7 +132,7 @@ class OffsetTrainer(BADPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: int | None = None,
     ) -> torch.Tensor:
-        """Return the loss of the pairs plus the divergence on the same number of answers."""
+        """Return the loss of the pairs plus the divergence from the source on the same number of answers."""
         pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
         divergence = divergence_from_source(model, self.source, batch)
@@ -157,7 +157,7 @@ def train_offset(
     cache: Path,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> PreTrainedModel:
-    """Train a policy to follow a shift, and write the policy to ``folder/model``."""
+    """Train a policy so that its attributes' log-odds change by a shift, and write the policy to ``folder/model``."""
     arguments = BADPOConfig(
         output_dir=str(folder),
         **vars(settings),
@@ -188,7 +188,7 @@ def train_offset(
     return trainer.model.eval()
 
 
-# Minimum number of answers that an editor can edit.
+# Minimum number of editable answers that an offset stage needs.
 FEWEST_ANSWERS = 50
 
 
@@ -219,9 +219,9 @@ def offset_pairs(
     held_out: float = 0.1,
     fewest: int = FEWEST_ANSWERS,
 ) -> OffsetPairs:
-    r"""Edit each usable answer to a random cell, and pair the answer with versions that differ in one attribute.
+    r"""Give each usable answer random attributes, and pair the answer with versions that differ in one attribute.
 
-    A pair has one vote for each of its responses. With an offset b in the logit, the loss of the two votes is
+    A pair has one vote for each of its responses. With an offset b in the logit, the loss of the pair's two votes is
 
     .. math:: -\log \sigma(u + b) - \log \sigma(-u - b)
 
@@ -262,7 +262,7 @@ def offset_pairs(
 def _counterfactuals(
     answer: str, cells: Sequence[Cell], editor: CounterfactualEditor, draw: random.Random
 ) -> list[tuple[str, str]]:
-    """Edit an answer to a random cell, and pair it with its versions in the cells that differ in one attribute."""
+    """Give an answer a random combination of attributes, and pair it with versions that differ in one attribute."""
     cell = draw.choice(cells)
     text = editor.edit(answer, cell, draw)
     flipped = [(*cell[:i], 1 - cell[i], *cell[i + 1 :]) for i in range(len(cell))]
@@ -298,10 +298,11 @@ def calibrate(
 ) -> tuple[list[Round], int]:
     """Repeat an offset stage until every rate is within the tolerance of its target, for at most ``n_rounds`` rounds.
 
-    The intended shift of the first round is the exact tilt. Later rounds fit a line through the earlier rounds; after
-    one round the line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an
-    intended shift, and returns the rates on the prompts of the table ``source``. The function returns all rounds and
-    the index of the round whose rates are nearest to the targets.
+    The intended shift of the first round is the exact shift from the source's rates to the targets. Later rounds choose
+    their intended shift by a line through the earlier rounds; after one round the line has slope 1. ``attempt(shift,
+    number)`` trains round ``number`` from the source with an intended shift, and returns the rates on the prompts of
+    the table ``source``. The function returns all rounds and the index of the round whose rates are nearest to the
+    targets.
 
     References
     ----------
@@ -322,7 +323,7 @@ def calibrate(
 
 
 def achieved_shift(source: RateTable, rate: Floats) -> Floats:
-    """Return the shift of a source that gives these rates, shape (n_attributes,); NaN if no shift does."""
+    """Return the shift of the source policy that leads to these rates, shape (n_attributes,); NaN if no shift does."""
     try:
         return shift_to_targets(source.log_probs, source.indicators, rate, source.attributes)
     except ValueError:
@@ -330,7 +331,7 @@ def achieved_shift(source: RateTable, rate: Floats) -> Floats:
 
 
 def _next_intended_shift(rounds: Sequence[Round], i: int, exact: float) -> float:
-    """Choose the intended shift of attribute i for the next round from a line through the earlier rounds."""
+    """Choose the intended shift of attribute i for the next training round from a line through the earlier rounds."""
     points = np.array([(one_round.intended[i], one_round.achieved[i]) for one_round in rounds])
     intended, achieved = points[np.isfinite(points[:, 1])].T
     if not len(achieved):

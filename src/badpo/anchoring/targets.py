@@ -73,11 +73,11 @@ def raising_config_errors() -> Iterator[None]:
 
 
 # Number of answers to each report prompt.
-# With four answers, the standard error of the share of signed answers is one or two percent.
+# With four answers to each prompt, the standard error of the share of signed answers is one or two percent.
 ANSWERS_EACH = 4
 # Maximum number of draws for one prompt in rejection sampling; after these draws, the source's own answer is kept.
 MOST_DRAWS = 64
-# Minimum share of signed answers; below it, the rate of names describes too few of the policy's answers.
+# Minimum share of signed answers; with a lower share, the rate of names describes too few of the policy's answers.
 FEWEST_SIGNED = 0.05
 VERSION = 3  # version of the method; a result of another version is computed again
 
@@ -102,7 +102,7 @@ class Anchor:
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
     def explain_misses(self, where: str, rates: Sequence[float | None], remedy: str) -> str:
-        """Name the rates that miss their targets, and ``where`` they were measured; empty if all reach them."""
+        """Name the rates that miss their targets and the place of measurement; empty if no rate misses its target."""
         missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
@@ -138,11 +138,11 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
 
 
 def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress) -> Json:
-    """Anchor a source, measure the result, and write ``out/anchor.json``; return a result that ``out`` already has.
+    """Anchor a source policy, measure it and write ``out/anchor.json``; return the result if ``out`` already has it.
 
-    A killed command continues after its last finished round. The previous content of ``out`` stays until the new
-    result is complete. The mode ``sample`` does not change the policy and writes the shift for sampling; the mode
-    ``train`` writes ``out/model``.
+    A command that was killed continues after its last finished training round. The previous content of ``out`` stays
+    until the new result is complete. The mode ``sample`` does not change the policy and writes the shift for sampling;
+    the mode ``train`` writes ``out/model``.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progr
 
 
 def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
-    """Return a hash of everything that determines a result."""
+    """Return a hash of everything that determines the result of an anchor."""
     facts = {
         **vars(anchor),
         "editor": anchor.editor.config,
@@ -190,7 +190,7 @@ class Bench:
             "report": self.prompt_ids(prompts.report),
             "find": self.prompt_ids(prompts.find),
         }
-        # the prompt of each answer in a `Behavior`
+        # the next two lists contain the prompt of each answer in a `Behavior`
         self.reported_ids = self.ids["report"] * ANSWERS_EACH
         self.reported_prompts = prompts.report * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
@@ -220,7 +220,7 @@ class Bench:
 
     @raising_config_errors()
     def rates(self, policy: PreTrainedModel, part: str) -> RateTable:
-        """Measure the rates of the anchored attributes on the prompts of ``part``: "find" or "report"."""
+        """Measure the rates of the anchored attributes on the prompts of ``part``, which is "find" or "report"."""
         editor = self.anchor.editor
         if isinstance(editor, SignatureSwap):
             table = signature_rates(policy, self.source.tokenizer, self.contexts[part], editor)
@@ -238,7 +238,7 @@ class Bench:
     def attribute_rows(
         self, before: RateTable, after: RateTable, shift: Floats, **more: float
     ) -> dict[str, Figures]:
-        """Return the target, the rates and the shift of each attribute; sampled rates have ``counted``."""
+        """Return the target, the rates and the shift of each attribute; rows of sampled rates also have ``counted``."""
         if after.counted is not None:
             more["counted"] = after.counted
         columns = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -257,7 +257,7 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Explain that too few answers are signed to anchor the rate of names; empty if enough are signed."""
+        """Explain that too few answers are signed to anchor the rate of names; an empty text if enough are signed."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
@@ -286,7 +286,7 @@ class Bench:
         margins: Floats | None = None,
         margins_from: str = "measured",
     ) -> Behavior:
-        """Compute the divergences of answers from the log-probabilities of their tokens."""
+        """Compute the KL divergences of a policy from the log-probabilities of the tokens of its answers."""
         decoding = self.source.decoding
         options = (decoding.temperature, decoding.top_p, prompt_numbers(answers))
         kl_source, kl_reference = (
@@ -314,7 +314,7 @@ class Bench:
 
     @cached_property
     def training_answers(self) -> list[Generation]:
-        """Answers of the source to the training prompts."""
+        """Answers of the source policy to the training prompts."""
         self.progress("sampling the source's own answers", 0.0)
         return self.answers(self.policy, self.prompt_ids(self.source.prompts.fresh))
 
@@ -390,7 +390,7 @@ class AnchorFolder:
         return read_json(self.out / RESULT_FILE)
 
     def begin(self, source: str) -> None:
-        """Create the work folder; keep rounds of the same anchor and delete rounds of any other anchor."""
+        """Create the work folder; keep training rounds of the same anchor, and delete rounds of any other anchor."""
         if read_json(self._work / BEGUN).get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
@@ -401,7 +401,7 @@ class AnchorFolder:
         return self._work / f"round-{number + 1}"
 
     def read_round(self, number: int, shift: list[float]) -> list[float | None] | None:
-        """Return the rates of a finished round with this shift; else delete the folder of the round."""
+        """Return the rates of a finished training round with this shift; else delete the folder of the round."""
         measured = read_json(self.round_folder(number) / ROUND_FILE)
         if measured.get("shift") == shift:
             rates: list[float | None] = measured["rate"]
@@ -410,7 +410,7 @@ class AnchorFolder:
         return None
 
     def finish(self, result: Json, model: Path | None) -> None:
-        """Replace the result folder with the new result and its policy, and delete the rounds."""
+        """Replace the result folder with the new result and its policy, and delete the training rounds."""
         with whole_folder(self.out) as new:
             new.mkdir(parents=True)
             if model is not None:
@@ -425,7 +425,7 @@ class AnchorFolder:
 
 
 def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> Json:
-    """Compute the result of an anchor and write the result to its folder."""
+    """Compute the result of an anchor, and write the result to the anchor's folder."""
     content, model = (sample_mode(bench), None) if mode == "sample" else train_mode(bench, folder)
     result = {
         **content,
@@ -441,7 +441,7 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> Json:
 
 @dataclass(frozen=True)
 class TiltedSample:
-    """A tilted policy in the mode ``sample``: figures of each attribute, method, exactness, and behavior."""
+    """Results of a tilted policy in the mode ``sample``: figures of each attribute, method, exactness, and behavior."""
 
     rows: dict[str, Figures]
     is_exact: bool
@@ -450,7 +450,7 @@ class TiltedSample:
 
 
 def sample_mode(bench: Bench) -> Json:
-    """Compute the closed-form tilt on the find prompts and measure the tilt on the report prompts."""
+    """Compute the closed-form tilt on the prompts in ``find``, and measure the tilt on the prompts in ``report``."""
     shift = bench.exact_shift(bench.rates(bench.policy, "find"))
     bench.progress("measuring the tilted policy", 0.5)
     tilted = (tilt_names if bench.is_signed else tilt_answers)(bench, shift)
@@ -469,7 +469,7 @@ def sample_mode(bench: Bench) -> Json:
 
 
 def tilt_names(bench: Bench, shift: Floats) -> TiltedSample:
-    """Tilt the choice of the name in signatures."""
+    """Tilt the policy's choice of the name in signatures."""
     source, anchor, editor = bench.source, bench.anchor, bench.anchor.editor
     assert isinstance(editor, SignatureSwap)
     before = bench.rates(bench.policy, "report")
@@ -510,7 +510,7 @@ def tilted_margins(bench: Bench, shift: Floats) -> Floats | None:
 
 
 def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
-    """Tilt whole answers by rejection sampling."""
+    """Tilt the policy's whole answers by rejection sampling."""
     anchor, editor, ids = bench.anchor, bench.anchor.editor, bench.reported_ids
 
     def draw(prompts: Sequence[int], number: int) -> list[Generation]:
@@ -524,7 +524,7 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
         MOST_DRAWS,
         anchor.seed,
     )
-    # a prompt without an accepted draw keeps the source's own answer and is counted
+    # a prompt without an accepted draw keeps the source's own answer, and the result has the number of such prompts
     own, n_without = bench.before.answers, accepted.count(None)
     answers = [own[i] if answer is None else answer for i, answer in enumerate(accepted)]
     prompts = list(range(len(bench.ids["report"]))) * ANSWERS_EACH
@@ -548,14 +548,14 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
 
 
 def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[Json, Path]:
-    """Train offset stages on the source's own answers; calibrate on the find prompts, measure on the report prompts.
+    """Train offset stages on the source's own answers, calibrated on the ``find`` prompts, measured on ``report``.
 
     Finished rounds in ``folder`` are not trained again.
     """
     anchor, source = bench.anchor, bench.source
     find = bench.rates(bench.policy, "find")
     require_teachable(bench, find)
-    # this raises an error for too few answers before the work folder is created
+    # if too few answers can be edited, the pairs raise an error before the work folder is created
     n_pairs = bench.pairs.train.n_comparisons
     folder.begin(source.name)
     rounds, best = calibrate(
@@ -608,7 +608,7 @@ def require_teachable(bench: Bench, before: RateTable) -> None:
 
 
 def train_round(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) -> Floats:
-    """Train a stage for a shift and measure the rates on the find prompts; read a finished round from its folder."""
+    """Train an offset stage and measure the rates on the prompts in ``find``, or read the rates of a finished round."""
     rate = folder.read_round(number, shift.tolist())
     if rate is None:
         source = bench.source
@@ -626,6 +626,6 @@ def train_round(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) 
             [Ticker(f"offset stage {number + 1}", bench.progress)],
         )
         rate = list(map(finite_or_none, bench.rates(policy, "find").rate))
-        # this file is written last, so it marks a complete round
+        # the round's file is written last, so it marks a complete round
         write_json(folder.round_folder(number) / ROUND_FILE, {"shift": shift.tolist(), "rate": rate})
     return np.array(rate, float)

@@ -6,7 +6,7 @@ The mean, the class offset and the deviation are optional parameters. The mask m
 Every variant of BA-DPO, and DPO itself, is a choice of these parts.
 """
 
-# torch is not followed by mypy: its classes are untyped
+# mypy does not read the source of torch, so torch's classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class BiasSummary(TypedDict):
-    """Content of `BiasTerm.summary`; the inner keys are attributes, and the names of classes or annotators."""
+    """Content of `BiasTerm.summary`; the inner keys are attributes and the names of classes or annotators."""
 
     parameters: dict[str, dict[str, float] | dict[str, dict[str, float]]]
     theta: dict[str, dict[str, float]]
@@ -138,8 +138,8 @@ class BiasTerm(torch.nn.Module):
             "class_offset": len(set(compress(labels, mask.tolist()))),
             "deviation": int(mask.sum()),
         }
-        # each part subdivides the groups of the previous part; if two parts have the same number of groups, the coarser
-        # part is kept
+        # each part subdivides the groups of the previous part
+        # if two parts have the same number of groups, only the coarser part is kept
         coarsest = {n_groups[part]: part for part in reversed(PARTS) if part in parts}
         self.parts = tuple(reversed(coarsest.values()))
         shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
@@ -177,19 +177,19 @@ class BiasTerm(torch.nn.Module):
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
-        """Bias logit of response a over response b for each judgment, (n_judgments,), in the precision of ``delta``.
+        """Compute each judgment's bias logit of response a over b, (n_judgments,), in the precision of ``delta``.
 
         ``annotator`` has the index of each judgment's annotator. An unknown annotator has the index -1 and gets the
         mean theta of the pool.
         """
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
-        # the mean is the last row, which the index -1 selects
+        # the last row is the mean theta of the pool, which the index -1 selects
         logits = bias_logit(with_unknown[annotator], delta)
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Set theta of all annotators to the same value (n_attributes,), which the coarsest part stores."""
+        """Set theta of all annotators to the same value, of shape (n_attributes,), which the coarsest part stores."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)
@@ -199,7 +199,8 @@ class BiasTerm(torch.nn.Module):
 
         The method sets one part after the other: the mean, the class offsets, the deviations of annotators. Each part
         gets the mean of the theta that the earlier parts do not explain, over the annotators whose theta is learned.
-        The method drops what the last part cannot represent, and it ignores rows of annotators whose mask is 0.
+        The method drops the remainder that the last part cannot represent, and ignores rows of annotators whose mask is
+        0.
 
         Examples
         --------
@@ -246,8 +247,8 @@ class BiasTerm(torch.nn.Module):
         """Parameters, theta, mean of theta and deviations from this mean, by name.
 
         The division of theta into ``parameters`` depends on the course of training. The votes do not identify
-        ``theta_mean``; the anchor does. In a connected pool the votes identify ``centred_deviations``; the mean of the
-        parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
+        ``theta_mean``, which the anchor determines. In a connected pool the votes identify ``centred_deviations``; the
+        mean of the parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
 
         Examples
         --------
@@ -317,7 +318,7 @@ class BiasTerm(torch.nn.Module):
         except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise BiasFileError(
                 f"{folder / TENSORS_FILE} does not agree with {DESCRIPTION_FILE} ({error}). Restore both files from "
-                "one checkpoint, or train again"
+                "one checkpoint, or train the policy again"
             ) from error
         return bias
 

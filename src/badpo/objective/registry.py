@@ -18,18 +18,18 @@ from badpo.data.problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from badpo.objective.objectives import Objective
 
-# Baselines of `compare`. DPO uses the weights of the votes in the table. The placebo changes these weights, so that the
-# shared bias of the votes cancels.
+# Baselines of `compare`: the DPO policy is trained with the weights of the votes in the table.
+# The placebo policy is trained with weights that cancel the shared bias of the votes.
 DPO, PLACEBO = "dpo", "placebo"
 
 
 def _objectives() -> Any:
-    """The module of the objectives, which loads torch."""
+    """Import the module of the objectives, which loads torch."""
     return importlib.import_module("badpo.objective.objectives")
 
 
-# Name of an objective -> function that creates the objective. The arguments of the function are the training judgments,
-# the seed and the beta of the run, and the objective's settings from the recipe.
+# Name of an objective -> function that creates the objective from the training judgments and the run's settings.
+# The function takes the judgments, the seed and the beta of the run, and the objective's settings from the recipe.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
@@ -67,7 +67,7 @@ def objective_of_trl_keys(loss_type: object, ld_alpha: float | None) -> tuple[Js
 
 
 def require_known(name: str, further: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` for a name that is neither in `OBJECTIVES` nor in ``further``."""
+    """Raise `ConfigError` for the name of an objective that is neither in `OBJECTIVES` nor in ``further``."""
     known = [*further, *OBJECTIVES]
     if name not in known:
         raise ConfigError(
@@ -80,7 +80,7 @@ def require_known(name: str, further: Sequence[str] = ()) -> None:
 def add_objectives(path: str | Path) -> None:
     """Add the objectives of a user's Python file, which has a dictionary ``OBJECTIVES`` like the one of this module.
 
-    Only an option or a function call can name such a file; a recipe or a run folder cannot.
+    Only a command-line option or a function call can name the file; a recipe or a run folder cannot.
     """
     try:
         added = runpy.run_path(str(path))["OBJECTIVES"]
@@ -97,7 +97,7 @@ def add_objectives(path: str | Path) -> None:
 
 
 def make_objective(block: Json, judgments: Judgments, seed: int, beta: float) -> Objective:
-    """Create the objective of a ``name`` in `OBJECTIVES` with its settings; `ConfigError` for wrong settings."""
+    """Create the objective that ``block`` names, with its settings; raise `ConfigError` for wrong settings."""
     settings = dict(block)
     require_known(name := settings.pop("name"))
     try:

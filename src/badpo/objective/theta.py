@@ -17,15 +17,15 @@ from badpo.theory.bias_fit import fit_shared_bias, fit_theta, loss_slopes, proje
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Number of latest votes that estimate the growth of theta.
+# Number of latest votes from which the growth of theta is estimated.
 WINDOW = 1024
-# Number of optimizer steps between two estimates of the growth.
+# Number of optimizer steps between two estimates of the growth of theta.
 STEPS_BETWEEN_FITS = 4
 
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes with the policy's margin of response a over response b, and with their losses; float64 except the index."""
+    """Votes with the policy's margin of response a over b and with their losses; float64 except for ``annotator``."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
@@ -130,7 +130,7 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 class AnchoredFit:
-    r"""The default rule: theta is the bias of the votes given the quality that the policy has learned.
+    r"""The default rule for theta: theta is the bias of the votes, given the quality that the policy has learned.
 
     .. math:: \theta_k(t) = \hat\theta_k + \hat\theta_W(u - D a) - \hat\theta_W(0)
 
@@ -165,12 +165,12 @@ class AnchoredFit:
             self.fit_to(latest)
 
     def fit_to(self, votes: JudgedVotes) -> None:
-        """Set theta to its start plus the growth that these votes and margins imply."""
+        """Set theta to its initial value plus the growth that the votes and their margins imply."""
         parameter = getattr(self.bias, self.bias.parts[0]).detach()  # shares the memory of the parameter
         parameter.copy_(self._first + self._estimate_growth(votes).to(parameter))
 
     def _design(self, votes: JudgedVotes) -> Tensor:
-        """Return the columns of the shared bias and, if there are gold annotators, of the merit of the attributes."""
+        """Return the design columns of the shared bias and, if there are gold annotators, of the attributes' merit."""
         if self._free.all():
             return votes.delta
         is_free = torch.cat([self._free, torch.ones(1, dtype=torch.bool)])[votes.annotator]
@@ -191,7 +191,7 @@ class AnchoredFit:
         return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
-        """Fit theta of all annotators before the first step, (n_annotators, n_attributes)."""
+        """Fit theta of all annotators before the first training step, (n_annotators, n_attributes)."""
         n, q = self.start.shape
         groupings = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
         used = [grouping.cpu() for part, grouping in groupings.items() if part in self.bias.parts]
@@ -207,7 +207,7 @@ class AnchoredFit:
         return theta
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Latest votes, number of steps and initial theta."""
+        """Latest votes, number of optimizer steps and initial theta, as named tensors."""
         state = {"start": self.start, "first": self._first}
         return {
             name: value.cpu().contiguous().clone() for name, value in state.items()

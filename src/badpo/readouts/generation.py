@@ -92,11 +92,11 @@ def sample(
     """Sample one answer to each prompt; prompts are given as token ids.
 
     The random numbers of a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
-    and the other prompts therefore change an answer only by rounding, two policies with the same seed use the same
-    numbers, and the global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
-    the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the
-    smallest set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` for a prompt
-    without tokens and for a prompt that leaves no position.
+    and the other prompts therefore change an answer only by rounding, and two policies with the same seed use the same
+    random numbers. The global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
+    the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the smallest
+    set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` for a prompt without tokens
+    and for a prompt that leaves no position for an answer.
 
     References
     ----------
@@ -180,13 +180,13 @@ def _sample_batch(
         if not running.any():
             break
         if running.mean() < 0.75:
-            # finished rows take as much time as running rows, but removing them copies the cache
+            # finished answers take as much time as unfinished answers, but their removal copies the cache
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]
             positions, uniforms = positions[left], uniforms[left]
             rows, running = rows[running], running[running]
-        # the position of a finished row does not grow, so that it never exceeds the model's positions
+        # the position of a finished answer does not grow, so that it never exceeds the model's positions
         stepped = torch.from_numpy(running).to(device)[:, None]
         ids, positions = drawn[:, None], positions[:, -1:] + stepped
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)

@@ -31,7 +31,7 @@ from badpo.training.reference import ReferenceCache
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figures]:
-    """Compute the accuracy of margins on same-group and cross-group votes, and the gap, by attribute and for "any".
+    """Compute the accuracy of margins on same-group and cross-group votes, and the gap, for each and for any attribute.
 
     A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
     independently of its training weight.
@@ -49,7 +49,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
 
 
 def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
-    """Compute the accuracy and number of both kinds of votes, and the gap with an interval clustered by prompt."""
+    """Compute the accuracy and number of same-group and cross-group votes, and the gap with a clustered interval."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
         same=cluster_mean(correct[~cross]).estimate,
@@ -66,7 +66,7 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
     """Return the margin in the direction of each vote, sign * u, shape (n_votes,).
 
-    The value is positive if the margin and the vote agree.
+    The directed margin is positive if the policy prefers the response that was chosen.
     """
     u = np.asarray(margins, float)
     if len(bad := np.flatnonzero(~np.isfinite(u))):
@@ -83,8 +83,8 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
 class LogRatios:
     """Log-probability of each response under the policy minus that under the reference, in nats.
 
-    Index 2 c has response a of comparison c, and index 2 c + 1 has response b. ``n_tokens`` is the number of tokens
-    of each response.
+    In both arrays, index 2 c belongs to response a of comparison c, and index 2 c + 1 belongs to response b.
+    ``n_tokens`` is the number of tokens of each response.
     """
 
     sums: Floats
@@ -175,7 +175,7 @@ def measure_tilt(
 def log_ratio_per_token(ratios: LogRatios, judgments: Judgments) -> Figures:
     """Compute the mean log-ratio of the compared responses' tokens, in nats.
 
-    The mean is far below 0 if training made all responses less likely.
+    The mean log-ratio is far below 0 if training made all responses less likely.
     """
     prompts = np.repeat(pd.factorize(judgments.comparisons["prompt_id"])[0], 2)
     mean = ratio_of_sums(ratios.sums, ratios.n_tokens, prompts)
@@ -222,7 +222,7 @@ def vote_difference(
 ) -> dict[str, dict[str, Figures]]:
     """Compute the accuracy with one theta minus the accuracy with another theta at the same margins.
 
-    Both thetas predict most votes equally, so the difference has a much smaller error than either accuracy.
+    Both thetas predict most votes equally, so the difference in accuracy has a much smaller error than either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)

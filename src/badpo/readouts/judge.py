@@ -1,7 +1,7 @@
-"""Score answers with a reward model, with the attribute and without it.
+"""Score answers with a reward model, before and after the attribute is removed from the answers.
 
-A judge is a sequence-classification model with one output and a chat template. Its scores have no unit and no natural
-zero, so compare only scores of the same judge on answers of the same model.
+A judge is a sequence-classification model with one output and a chat template. The scores of a judge have no unit and
+no natural zero, so compare only scores of the same judge on answers of the same model.
 """
 
 import re
@@ -68,7 +68,7 @@ def load_judge(name: str) -> Judge:
 
 
 def require_judge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> Judge:
-    """Return a model and its tokenizer as a judge; `ConfigError` if they cannot be one."""
+    """Return a model and its tokenizer as a judge; raise `ConfigError` if the two cannot score conversations."""
     if tokenizer.chat_template is None:
         raise ConfigError(
             f'the reward model "{name}" has no chat template, so the format of its conversations is not known; '
@@ -146,7 +146,7 @@ def _render_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, ans
 def _encode_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> list[int]:
     ids = list(tokenizer(_render_conversation(tokenizer, prompt, answer))["input_ids"])
     begins_twice = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_token_id
-    # the template and the tokenizer both added the first token
+    # if the template and the tokenizer both added the first token, one of the two is removed
     return ids[1:] if begins_twice else ids
 
 
@@ -160,14 +160,14 @@ def _cut_answer(
             f"prompt {row} has {n_around} tokens and the judge reads at most {limit}, so no token of the answer is "
             "left to score; set a larger max_length, or leave out the prompt"
         )
-    # the common end of two conversations with different answers
+    # the template's closing text is the common end of two conversations with different answers
     reversed_texts = [_render_conversation(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]
     shared = commonprefix(reversed_texts)[::-1]
     closing = tokenizer(shared, add_special_tokens=False)["input_ids"]
     return [*ids[: limit - len(closing)], *closing]
 
 
-# Each pattern matches a whole sequence of marks, so that the remaining text cannot form a new mark.
+# Each pattern matches a whole sequence of Markdown marks, so that the remaining text cannot form a new mark.
 _FENCE = re.compile(r"`{3,}[^\S\n]*\w*$|`{3,}", re.MULTILINE)
 _BOLD = re.compile(r"\*{2,}([^*]+)\*{2,}")
 _LINE_MARKS = re.compile(r"^(?:[^\S\n]*(?:#{1,6}|[-*+]|\d+\.)(?=\s))+[^\S\n]*", re.MULTILINE)
@@ -179,10 +179,10 @@ def strip_markdown(text: str) -> str:
     """Remove the Markdown marks that `badpo.data.markers.has_markdown` detects, and keep the words.
 
     The removed marks are code fences with the name of their language, header and list marks at the start of a line,
-    asterisks around bold text, and bars of table lines. Marks that appear after a removal are removed too.
+    asterisks around bold text, and bars of table lines. Markdown marks that appear after a removal are removed too.
     """
     before = ""
-    # stop as soon as a pass changes nothing
+    # the loop ends as soon as a pass changes nothing
     while text != before and has_markdown(text):
         before = text
         text = _FENCE.sub("", text)

@@ -1,7 +1,7 @@
-"""Probabilities with which a policy signs with each name.
+"""Compute the probabilities with which a policy signs its answers with each name.
 
 Each policy reads the same answers of the reference, and the probability of each first name after each answer is
-computed. These probabilities are better than counts of sampled signatures, which saturate and depend on the decoder:
+computed. Probabilities of names are better than counts of sampled signatures, which saturate and depend on the decoder:
 at temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
 """
 
@@ -25,7 +25,7 @@ SIGNATURE_LEAD = "\n\n\u2014 "
 def name_token_ids(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str]
 ) -> tuple[int, list[tuple[int, ...]]]:
-    """Return the number of tokens of the lead that belong to the context, and the remaining tokens of each name."""
+    """Return how many tokens of `SIGNATURE_LEAD` belong to the context, and the remaining tokens of each name."""
     texts = [SIGNATURE_LEAD + name for name in ("", *names)]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     shared = len(commonprefix(encoded))
@@ -42,7 +42,7 @@ def name_token_ids(
 def trim_contexts(
     tokenizer: PreTrainedTokenizerBase, context_ids: Sequence[TokenIds], shared: int
 ) -> list[list[int]]:
-    """Return contexts up to the last token that all names share; each context must end with the lead."""
+    """Return contexts up to the last token that all names share; each context must end with `SIGNATURE_LEAD`."""
     encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
     # the tokenizer may join the first token of the lead with the end of the answer, as in ".\n\n"
@@ -64,7 +64,7 @@ def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 # Largest number of logits (positions times vocabulary) and largest number of tokens in one forward pass.
-# The tokens of a shared context count once for every sequence.
+# The tokens of a context count once for every sequence that continues the context.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
 

@@ -21,7 +21,7 @@ class Name:
     black: int
 
 
-# Cell -> (woman, black). The order matters, because random cells are drawn by their position.
+# Cell -> (woman, black). The order of the cells matters, because random cells are drawn by their position.
 CELLS = {
     "white_woman": (1, 0),
     "white_man": (0, 0),
@@ -60,7 +60,7 @@ SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Return the names of a cell, in the order from which random names are drawn."""
+    """Return the names of one of the four cells, in the order from which random names are drawn."""
     return _NAMES_BY_CELL[cell]
 
 
@@ -97,8 +97,8 @@ def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
 def resign(texts: Sequence[str], seed: int) -> list[str]:
     """Replace or add signatures with random names, so that a reference trained on the texts is balanced.
 
-    The cell is uniform over the four cells, the first name is uniform within its cell, and the surname is uniform. The
-    draws are in this order for each text, from ``random.Random(seed + 1)``.
+    The cell is uniform over the four cells, the first name is uniform within its cell, and the surname is uniform. For
+    each text, ``random.Random(seed + 1)`` draws first the cell, then the first name, and then the surname.
     """
     draw = random.Random(seed + 1)
     cells = tuple(CELLS)

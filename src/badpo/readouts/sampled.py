@@ -50,7 +50,7 @@ def sampled_rates(
     indicator: ArrayLike,
     attributes: Sequence[str],
 ) -> Mapping[str, float | Figures]:
-    """Compute the share of signed answers, the share of ended answers, and the rate of each attribute if signed.
+    """Compute the shares of signed and of ended answers, and the rate of each attribute among signed answers.
 
     The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities`
     to measure the policy's tilt, and the sampled rates to check that the policy signs its answers.
@@ -73,14 +73,14 @@ def sampled_rates(
 def mean_tokens(generations: Sequence[Generation]) -> Figures:
     """Compute the mean number of sampled tokens, including the end-of-text token, with its interval.
 
-    The interval is clustered by prompt. The number does not depend on the padding token of the tokenizer.
+    The interval is clustered by prompt. The number of tokens does not depend on the tokenizer's padding token.
     """
     mean = cluster_mean(token_counts(generations), prompt_numbers(generations))
     return estimate_figures("mean", mean, "se", "high", low=max(mean.low, 0.0), n=len(generations))
 
 
 def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
-    """Compute the mean of an attribute over answers to different prompts. The interval of a share is within 0 and 1."""
+    """Compute the mean of an attribute over answers to different prompts. The interval of a share is within [0, 1]."""
     mean = clustered_share(values) if is_share else cluster_mean(values)
     return estimate_figures("rate", mean, "se", "low", "high", "n")
 

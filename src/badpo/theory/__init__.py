@@ -11,5 +11,5 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
-# an array of another kind, such as labels or complex numbers
+# `Array` is an array of any other kind, such as an array of labels or complex numbers
 Array = NDArray[Any]

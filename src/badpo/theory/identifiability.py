@@ -1,4 +1,4 @@
-r"""Identifiability: the parameters of the annotators that the votes determine, and those that they leave free.
+r"""Find the annotators' parameters that the votes identify, and the parameters that the votes leave free.
 
 The probability of a judgment depends only on the logit u_c + theta_k . d_j (times the sign of the vote). Two
 parameter vectors therefore give every judgment the same probability if and only if their difference solves
@@ -29,9 +29,9 @@ from scipy.sparse import csgraph
 
 from badpo.theory import Array, Bools, Floats, Ints
 
-# Coefficients of a smaller relative size are rounding errors.
+# Coefficients whose relative size is smaller than this value are rounding errors.
 NEGLIGIBLE = 1e-10
-# These steps recognize most annotators with a finite theta; linear programs decide about the others.
+# Number of Newton steps that recognize most annotators with a finite theta; linear programs decide about the others.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ def informative_judgments(
 ) -> Bools:
     """Judgments that distinguish annotators if the quality difference of each comparison is unknown.
 
-    A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and
-    if these votes come from different annotators or have different attribute differences. Given the number of wins,
-    the probability of any other judgment does not depend on theta.
+    A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and if
+    these votes come from different annotators or have different attribute differences. Given the number of votes for
+    each response, the probability of an uninformative judgment does not depend on theta.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def informative_judgments(
 
 
 def _varies_within(group: Array, values: Array) -> Bools:
-    """Mask of the entries whose group contains different values."""
+    """Mark the entries whose group contains at least two different values."""
     one = np.empty(group.max(initial=-1) + 1, dtype=values.dtype)
     one[group] = values
     differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
@@ -126,10 +126,10 @@ def _varies_within(group: Array, values: Array) -> Bools:
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> Array:
-    """Annotators whose theta has an infinite maximum likelihood estimate: their cross-group votes all go one way.
+    """Find annotators with an infinite maximum likelihood theta, because all their cross-group votes go one way.
 
     For a conditional estimate multiply ``delta`` by `informative_judgments` first, because an annotator with mixed
-    votes can still be separated on the informative ones.
+    votes can still be separated on the informative votes.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""Range of each attribute's entry in the combinations of attributes that separate an annotator's votes.
+    r"""Range of each attribute's coefficient in the combinations of attributes that separate an annotator's votes.
 
     A combination v with entries between -1 and 1 and :math:`s_j\, d_j \cdot v \ge 0` for all votes is a direction in
     which the likelihood of the votes never falls. Either the maximum likelihood theta diverges in this direction, or
@@ -202,11 +202,12 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Annotators whom no combination separates: positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found.
+    r"""Find annotators whom no combination of attributes separates: some w > 0 has :math:`\sum_j w_j s_j d_j = 0`.
 
-    The votes of such an annotator identify the bias toward every attribute. The search starts from the weights
-    :math:`e^{-s_j d_j \cdot v}` and minimizes their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all
-    votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
+    The votes of an annotator whom no combination separates identify the annotator's bias toward every attribute. The
+    search starts from the weights :math:`e^{-s_j d_j \cdot v}` and minimizes their sum by Newton steps c. If
+    :math:`s_j\, d_j \cdot c < 1` for all votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the
+    required sum of zero.
     """
     q = toward.shape[1]
     design = bias_design(annotator, toward, n_annotators)
@@ -242,21 +243,21 @@ class FreeDirections:
 
     @property
     def n_free(self) -> int:
-        """Number of free directions; each of them needs an anchor."""
+        """Number of free directions of theta; each free direction needs an anchor."""
         return int(self.basis.shape[1])
 
     def theta_identified(self) -> Bools:
-        """Array (n_annotators, n_attributes): whether the votes identify theta itself, not only differences."""
+        """Whether the votes identify each theta itself, not only differences; shape (n_annotators, n_attributes)."""
         is_fixed = np.diff(self.basis.indptr) == 0
         return np.asarray(is_fixed.reshape(self.n_annotators, self.n_attributes))
 
     def difference_groups(self) -> Ints:
-        """Array (n_annotators, n_attributes) of group labels for each attribute.
+        """Label of every annotator's group for each attribute, of shape (n_annotators, n_attributes).
 
-        The votes identify the difference between the thetas of two annotators if and only if the two have the same
-        label.
+        The votes identify the difference between the thetas of two annotators if and only if both annotators have the
+        same label.
         """
-        # equal rows have equal random projections, and distinct rows have distinct ones with probability 1
+        # equal rows have equal random projections, and distinct rows have distinct projections with probability 1
         probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
         rows = np.asarray(self.basis @ probe).reshape(self.n_annotators, self.n_attributes, 3)
         labels = np.zeros(rows.shape[:2], dtype=np.intp)
@@ -275,7 +276,7 @@ def free_directions(
     delta: ArrayLike,
     n_annotators: int | None = None,
 ) -> FreeDirections:
-    r"""Free directions of theta, from the rank of the design of all attributes together.
+    r"""Compute the free directions of theta from the rank of the design matrix of all attributes together.
 
     Returns
     -------
@@ -312,7 +313,7 @@ def free_directions(
     scale[scale == 0] = 1.0
     design = bias_design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
-    # the attributes were divided by their scale, so theta is divided by it too
+    # the attributes were divided by their scale, so theta is divided by the same scale
     unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
     basis = unscaled @ null_basis(design - design[first[group]])
     return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
@@ -341,7 +342,7 @@ def judgment_arrays(
 
 
 def bias_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
-    """Sparse design matrix: row j contains d_j in the columns of annotator k_j."""
+    """Build the sparse design matrix; row j contains the attribute differences d_j in the columns of annotator k_j."""
     n, q = delta.shape
     # 32-bit indices, because products with the design take most of the time of an estimate
     columns = (annotator[:, None] * q + np.arange(q)).astype(np.int32)
@@ -388,7 +389,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
-    """Solutions of dense equations in which every unknown occurs; the largest entry of each solution is 1."""
+    """Solve dense homogeneous equations in which every unknown occurs; the largest entry of each solution is 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)
@@ -399,8 +400,8 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
     # a direction that is zero for the Gram matrix can have a large residual in the equations
-    # therefore only combinations of directions without a residual are kept
-    # without any residual nothing is combined, because combining would turn exact zeros into small entries
+    # the function therefore keeps only combinations of directions that have no residual in the equations
+    # if no direction has a residual, none are combined, because combining would turn exact zeros into small entries
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
     if (size > NEGLIGIBLE).any():

@@ -1,7 +1,7 @@
 r"""The likelihood of a judgment, given the policy's margin and the annotator's bias.
 
-All differences are those of response a minus response b. The vote enters as a sign s, which is +1 if the annotator
-chose response a and -1 if they chose response b:
+All differences are differences of response a minus response b. The vote enters as a sign s, which is +1 if the
+annotator chose response a and -1 if they chose response b:
 
 .. math:: L_j = s_j (u_{c_j} + \theta_{k_j}^\top d_j), \qquad \ell_j = -\log \sigma(L_j)
 
@@ -83,7 +83,7 @@ def bias_logit(theta: Tensor, delta: Tensor) -> Tensor:
 
 
 def judgment_logit(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Log-odds of the vote that was cast, s (u + b).
+    r"""Log-odds of the vote that was cast, s (u + b), from the margin u, the bias b and the sign s.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
 def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
     r"""Weight of a vote in the gradient, sigma(-s (u + b)): the probability of the opposite vote.
 
-    The gradient of the loss with respect to the policy is -beta times this weight times the gradient of the
-    winner's minus the loser's log-probability; with respect to theta it is minus this weight times s d.
+    The gradient of the loss with respect to the policy is -beta times the vote's weight times the gradient of the
+    winner's minus the loser's log-probability. The gradient with respect to theta is minus the vote's weight times s d.
 
     Parameters
     ----------

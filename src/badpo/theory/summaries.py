@@ -47,7 +47,7 @@ class Interval:
 
 
 def t_interval(values: ArrayLike) -> Interval:
-    r"""Mean over runs with Student's 95 % confidence interval.
+    r"""Mean over training runs with Student's 95 % confidence interval.
 
     .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
 
@@ -67,7 +67,7 @@ def t_interval(values: ArrayLike) -> Interval:
 
 
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Share of DPO's shift from the reference that an arm removes, for each seed.
+    r"""Share of DPO's shift from the reference that another training arm removes, for each seed.
 
     .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
 
@@ -93,10 +93,10 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
 
 
 def shift(arm: ArrayLike, reference: float) -> Interval:
-    """Shift of an arm from the reference, averaged over the arm's seeds.
+    """Shift of a training arm's metric from the reference's metric, averaged over the arm's seeds.
 
-    The reference is one run and is taken as exact, as in the paper. Print a share removed only if DPO's shift
-    ``excludes(0.0)``.
+    The reference is measured once, and its value is taken as exact, as in the paper. Report a share removed only if the
+    interval of DPO's shift does not contain 0 (``excludes(0.0)``).
 
     References
     ----------
@@ -157,7 +157,7 @@ def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
     with np.errstate(invalid="ignore", divide="ignore"):
         center = (share + z2 / (2 * n)) / (1 + z2 / n)
         half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
-    # without this, rounding moves an end away from 0 or 1
+    # rounding would otherwise move an end of the interval away from 0 or 1
     return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)
 
 
@@ -165,7 +165,7 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
     """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
     ``clusters`` has the same label for rows that depend on one another, usually the rows of a prompt. By default every
-    row is its own cluster.
+    row of ``values`` is its own cluster.
 
     Returns
     -------
@@ -189,8 +189,8 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
 def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """Proportion or mean of probabilities with Wilson's interval at the effective number of trials.
 
-    The effective number is the number of independent trials with the same standard error; the interval lies in [0,
-    1].
+    The effective number of trials is the number of independent trials with the same standard error; the interval lies
+    in [0, 1].
 
     Examples
     --------
@@ -211,8 +211,8 @@ def cluster_difference(
 ) -> Interval:
     """Mean of the rows in ``first`` minus mean of the other rows, with a cluster-robust interval.
 
-    If a cluster has rows in both sets, the interval includes their dependence. For the held-out gap, ``values`` is
-    the correctness of each judgment and ``first`` is the mask of cross-group judgments.
+    If a cluster has rows in both means, the interval accounts for the dependence between these rows. For the held-out
+    gap, ``values`` is the correctness of each judgment and ``first`` is the mask of cross-group judgments.
 
     References
     ----------
@@ -261,8 +261,8 @@ def sums_by_cluster(
 ) -> tuple[Floats, Floats]:
     """Sums of the rows of each cluster, in the order of the clusters' labels.
 
-    `ratio_of_sums` of them is that of the rows with these clusters. The difference of two policies that were measured
-    on the same rows is the ratio of the difference of their numerators, which is paired by row.
+    `ratio_of_sums` of the sums equals `ratio_of_sums` of the rows with the same clusters. To compare two policies that
+    were measured on the same rows, subtract their numerators; the ratio of the difference is paired by row.
 
     Examples
     --------
@@ -283,7 +283,7 @@ def length_matched_mean(
     n_bins: int = 5,
     clusters: ArrayLike | None = None,
 ) -> Interval:
-    r"""Mean over answers, reweighted so that their lengths are distributed like the reference's.
+    r"""Mean over answers, reweighted so that the answers' lengths have the distribution of the reference's lengths.
 
     .. math:: \sum_b w_b\, \bar{x}_b
 

@@ -21,7 +21,7 @@ from badpo.theory import Floats
 
 # A rate closer to 0 or 1 than this cannot be tilted, because tilting would amplify rounding errors.
 NEVER = 1e-9
-# The search ends when every rate is this close to its target.
+# The search for the shifts ends when every rate is this close to its target.
 RATE_TOLERANCE = 1e-10
 SHOW_IT = (
     "anchor a policy that sometimes produces the attribute, or give prompts that ask for it (--prompts)"
@@ -45,7 +45,7 @@ class CalibrationLine:
     intercept: float
 
     def intended_for(self, achieved: float) -> float:
-        """Intended shift that leads to the given achieved shift.
+        """Compute the intended shift that leads to the given achieved shift.
 
         Examples
         --------
@@ -108,9 +108,9 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
 def shift_to_targets(
     log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] = ()
 ) -> Floats:
-    r"""Shift of each attribute with which all rates equal their targets.
+    r"""Compute the shift of each attribute with which the rates of all attributes equal their targets.
 
-    The shift is the root of the rates minus the targets. These differences are the gradient of
+    At the shift, all rates minus their targets are zero. The differences between rates and targets are the gradient of
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
@@ -164,7 +164,7 @@ def shift_to_targets(
         while missing(-reach) > 0 or missing(reach) < 0:
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
-    # this start is the solution if the log-odds are the same at every prompt and the attributes are independent
+    # the start is exact if the log-odds are the same at every prompt and the attributes are independent
     solution = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
     if np.abs(solution.fun).max() < RATE_TOLERANCE:
         return np.asarray(solution.x)
@@ -221,7 +221,7 @@ def _validate_choices(
 
 
 def _check_reachable(name: str, target: float, rate: float, logs: Floats, carrying: Floats) -> None:
-    """Raise `ValueError` if no shift leads to the target."""
+    """Raise `ValueError` if no shift of the policy brings the attribute's rate to the target."""
     if not 0 < target < 1:
         raise ValueError(f"{name}: the target {target:g} must lie strictly between 0 and 1")
     if rate < NEVER or rate > 1 - NEVER:
