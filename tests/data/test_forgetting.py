@@ -576,7 +576,9 @@ def test_wrong_places_are_told(tmp_path, judgments):
     with pytest.raises(DataError, match="no such file"):
         forget("7", data=[tmp_path / "nothing.csv"])
     (tmp_path / "votes.csv.gz").write_bytes(gzip.compress(b"annotator,x\n7,1\n8,2\n7,3\n"))
-    with pytest.raises(DataError, match="badpo cannot remove rows from this file; 2 rows must go: 2, 4"):
+    with pytest.raises(
+        DataError, match="badpo cannot remove 2 rows of the annotators from this file: 2, 4"
+    ):
         forget("7", data=[tmp_path / "votes.csv.gz"])
 
 

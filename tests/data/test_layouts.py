@@ -430,7 +430,7 @@ def test_lists_in_one_object_are_joined_by_their_ids(tmp_path):
         Judgments.read(tmp_path / "dump.json")
     # no row of such a file is one object of it
     (tmp_path / "dump.json").write_text(before := json.dumps({"pairs": listed, "votes": flat}))
-    with pytest.raises(DataError, match="badpo cannot remove rows from this file"):
+    with pytest.raises(DataError, match="badpo cannot remove .* from this file"):
         forget(find_people(["p0"]), data=[tmp_path / "dump.json"])
     assert (tmp_path / "dump.json").read_text() == before
 

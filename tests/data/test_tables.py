@@ -220,8 +220,12 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
             "7 rows have another number of cells: line 3 has 3",
         ),
         ("v.csv", b"a,b\n" + b"1\n" * 7, "line 5 has 1, line 6 has 1 and 2 more"),
-        ("v.csv", b"a\n\x81\n", "its encoding is neither UTF-8 nor UTF-16 nor cp1252"),
-        ("v.csv", "a\n\u00e9\u00e8\u00ea".encode() + b"\xe9\n", "its encoding is neither UTF-8 nor"),
+        ("v.csv", b"a\n\x81\n", "the file's encoding is neither UTF-8 nor UTF-16 nor cp1252"),
+        (
+            "v.csv",
+            "a\n\u00e9\u00e8\u00ea".encode() + b"\xe9\n",
+            "the file's encoding is neither UTF-8 nor",
+        ),
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         (
             "v.jsonl",

@@ -395,8 +395,9 @@ def Column(
 ) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
-    All votes on a comparison must have the same two numbers. If a row has the two responses in the opposite order, the
-    responses and the two numbers are exchanged. If ``continuous`` is not given, it is True for a threshold above 0.
+    All votes on a comparison must have the same numbers in the two columns. If a row has the two responses in the
+    opposite order, the responses and the two numbers are exchanged. If ``continuous`` is not given, it is True for a
+    threshold above 0.
 
     Examples
     --------

@@ -200,7 +200,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     # most texts occur in several cells
     numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
     values = as_objects([*(others.get(key, key) for key in keys), None])
-    half = ValueError("it contains half of a surrogate pair, which is not a valid character")
+    half = ValueError("the text contains half of a surrogate pair, which is not a valid character")
     for i, value in enumerate(values):
         if isinstance(value, (str, list)) and not is_unicode(text_key(value)):
             values[i] = half
@@ -360,7 +360,7 @@ def are_no_votes(name: str, column: pd.Series) -> bool:
     return cells != [] and all(map(DATE.match, cells))
 
 
-# words in the names of columns that do not hold votes
+# a column whose name contains one of these words does not hold votes
 OTHER_NAMES = re.compile(
     "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
     "elo|ratio|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
@@ -524,7 +524,7 @@ def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the pairs of columns that name the two responses of a row by their ids, models or sources.
 
-    The label of a vote may be such a name, for example the id of the preferred response.
+    The label of a vote may be the id, the model or the source of the preferred response.
     """
 
     def holds_words(name: str) -> bool:
@@ -568,7 +568,8 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
 def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups:
     """Return, for each annotator, the pair of columns in which the annotator rates the two answers.
 
-    The name of such a column contains the side and the annotator. The result is empty for fewer than two annotators.
+    The name of a rating column must contain the side and the annotator. If fewer than two annotators have a pair of
+    rating columns, the result is empty.
     """
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
@@ -607,7 +608,7 @@ def likely_annotators(table: Table) -> list[str]:
         how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
     if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
         return sorted(found, key=lambda name: how[name] != "called")
-    # a column of people's names is accepted only if it is the only such column
+    # a column of people's names is accepted as annotators only if no other column has people's names
     named = [name for name in how if how[name] == "names"]
     return named if len(named) == 1 else []
 
@@ -748,7 +749,8 @@ class Findings:
         """Return the ids or labels in a column, with None for missing values.
 
         If ``remedy`` is given, a problem reports the rows without an id. If the column holds lists or objects, another
-        problem reports them and all returned ids are None. If the table lacks the column, all ids are None too.
+        problem reports the column. If the column holds lists or objects, or is not in the table, all returned ids are
+        None.
         """
         ids = np.full(len(self.frame), None, dtype=object)
         if name not in self.frame:

@@ -49,8 +49,8 @@ RUN_MARKS = (
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
 # Files of a run with data about individual annotators: theta, its optimizer, the annotators' weights and types.
-# Manifests are included because they contain facts about such files and the checksums of such files.
-# Logs are included because anybody who guesses votes and trains on the guess could compare the logged figures.
+# Manifests count as personal data too, because they contain checksums of files about individual annotators.
+# Logs count as personal data, because anybody who guesses votes and trains on the guess could compare the figures.
 PERSONAL_RUN_FILES = (
     *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
     *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
@@ -64,8 +64,8 @@ AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.htm
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"
-# An unfinished file that is older than _PATIENCE_SECONDS belongs to a dead process, because a working process writes
-# more often. A process id does not show whether the process is dead, because several containers may share a disk.
+# If an unfinished file is older than _PATIENCE_SECONDS, the process that wrote the file counts as dead.
+# A process id does not show whether the process is dead, because several containers may share a disk.
 _PATIENCE_SECONDS = 3600
 
 
@@ -193,9 +193,9 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
         told = f"{path}: the lock file {note} cannot be created ({error.strerror})"
-        raise ConfigError(f"{told}; name a place that can be written") from error
+        raise ConfigError(f"{told}; name a place in which files can be written") from error
     # all callers in this process share one lock object, which counts its callers
-    # filelock's soft lock is off, because it would remain if the process is killed
+    # the soft lock of filelock is switched off, because it would remain if the process is killed
     lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
         try:
@@ -446,7 +446,7 @@ def require_enclosed(folder: Path) -> None:
     The folder itself may be a symbolic link, and the folder need not exist.
     """
     # a folder from another person could contain symbolic links to private files on this machine
-    # badpo would then show a private file in a report, or read it as a policy
+    # through such a link, badpo could show a private file in a report, or read a private file as a policy
     top = folder.resolve()
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):

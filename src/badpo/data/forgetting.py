@@ -2,7 +2,7 @@
 
 The rows of the annotators are removed from tables of votes. A file with figures of individual annotators, such as a
 file of an audit or of a run, is deleted as a whole, because the removed figure could be computed from the other figures
-and their mean. Then every neighbouring file is searched for the annotators' ids.
+and their mean. Finally, badpo searches all neighbouring files for the annotators' ids.
 """
 
 import bz2
@@ -97,7 +97,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class _Step:
-    """Traces that are removed together from one folder, and the function that removes them."""
+    """Files, folders or rows that are removed together from one folder, and the function that removes them."""
 
     traces: Sequence[Trace]
     do: Callable[[], None]
@@ -224,7 +224,7 @@ def forget(
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
             places = {os.path.realpath(path) for path in paths} - own
             own.update(places)
-            # every call acquires the locks in the same order, so that no two calls wait for each other
+            # every call of `forget` acquires the locks in the same order, so that no two calls wait for each other
             for path in sorted(places if not dry_run else ()):
                 held.enter_context(locked(path, wait))
 
@@ -355,7 +355,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
         named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
         rows = ", ".join(itertools.compress(named, theirs))
-        what = f"badpo cannot remove rows from this file; {counted(int(theirs.sum()), 'row')} must go: {rows}"
+        what = f"badpo cannot remove {counted(int(theirs.sum()), 'row')} of the annotators from this file: {rows}"
         remedy = "delete the rows in the program that wrote the file, or convert it with badpo import; then call again"
         raise DataError([Problem("E102", what, str(path), remedy)])
     return _Rows(table, theirs, owners)
@@ -402,7 +402,7 @@ def _write_parquet(
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
     # an Arrow dictionary still contains the values of removed rows, so columns are written without Arrow's schema
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
-    # all other metadata of the parquet file is dropped, because it may contain an id
+    # except for badpo's own counts, all metadata of the parquet file is dropped, because it may contain an id
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if _is_ours(path) else None
     table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
@@ -509,7 +509,7 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
     if not (folder / "anchor.json").exists():
         return any(folder.parent == run.parent for run in learned)
     # anchor.json contains the name of the anchor's source run
-    # the source is the run of this name next to the anchor, or any run of this name if none is next to the anchor
+    # the source is the run of this name next to the anchor; if there is none, any run of this name may be the source
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
@@ -646,7 +646,7 @@ def _written_forms(people: People) -> dict[bytes, str]:
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
-                        # remove zero bytes at both ends: ASCII text in UTF-16 is then the same in both byte orders
+                        # without zero bytes at its ends, an ASCII text has the same bytes in both forms of UTF-16
                         written[encoded.strip(b"\0")] = name
     return written
 
@@ -669,7 +669,7 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
                 block = rest + block.lower()
                 is_binary = b"\0" in block and not is_parquet
                 # a text at the end of a block may be the start of a longer id; the added "0" prevents a match there
-                # the end of the block is searched again, together with the next block or the rest of the file
+                # the end of each block is searched again, together with the next block or the rest of the file
                 yield block + b"0", is_binary
                 rest = block[-overlap:]
         yield rest, False

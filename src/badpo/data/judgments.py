@@ -287,8 +287,8 @@ class Judgments:
         """Return a group number for each vote; votes with the same number can be compared with each other.
 
         Two votes are in the same group if they are on the same comparison and record the same attributes. For example,
-        a vote without ``shown_first`` does not record the position. If such a vote were compared with a vote that
-        records the position, its missing difference would count as zero.
+        a vote without ``shown_first`` does not record the position. If a vote without ``shown_first`` were compared
+        with a vote that records the position, its missing difference would count as zero.
         """
         comparison: Ints = self.votes["comparison"].to_numpy()
         if not self.missing.any():
@@ -364,7 +364,8 @@ class Judgments:
         """Write a parquet file with one row for each vote, from which `read` returns the same judgments.
 
         The file has the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted call
-        leaves no partial file. The file does not contain the attributes, so declare the attributes when you read it.
+        leaves no partial file. The parquet file does not contain the attributes, so declare the attributes when you
+        read it.
 
         Parameters
         ----------
@@ -409,7 +410,7 @@ class Judgments:
 
     @property
     def n_comparisons(self) -> int:
-        """Number of comparisons; the model processes each comparison once, independent of its number of votes."""
+        """Number of comparisons; the model processes each comparison once, even if there are several votes on it."""
         return len(self.comparisons)
 
     @property

@@ -290,8 +290,8 @@ def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
     """Return the columns whose names a message may quote.
 
     A column of labels may hold the votes of one person, and its name may be the name of this person. A message quotes
-    the name of such a column only if the name is in ``known``, if it is a variant of one of badpo's names, or if all
-    its words are common words.
+    the name of a column of labels only if the name is in ``known``, if it is a variant of one of badpo's names, or if
+    all its words are common words.
     """
     ours = (*KNOWN, *ANSWERS, *MODELS, *OF_ONE_ANSWER)
     like_ours = {*columns_named([*frame], ours).values(), *alike(ours, [*frame]).values(), *known}
@@ -364,7 +364,7 @@ def recognise(
     table, theirs, answers = _find_columns(table, free, columns, layout)
     votes = _find_numbered_votes(table, theirs) if layout is None else {}
     if not columns.get("annotator") and all("annotator" in vote for vote in votes.values()) and votes:
-        what = f"{counted(len(votes), 'pair')} of columns, an annotator and a vote in each"
+        what = f"{counted(len(votes), 'pair')} of columns, each with an annotator and a vote"
         table, theirs = melt_groups(table, theirs, votes, "annotator", what)
         theirs = {ours: name for ours, name in theirs.items() if columns.get(ours, "") is not None}
         votes = {}
@@ -629,8 +629,7 @@ def _with_names_of_places(table: Table) -> Table:
     labels = {label: side for label in few_labels(frame["winner"]) if (side := side_of(label))}
     names = {*called}
     if not {"a", "b"} & {word for _, word in labels.values()}:
-        # labels name places such as left and right
-        # a cell of the column for a place may then hold only the word that distinguishes the names of the two answers
+        # if labels name places, a column of a place may hold only the word that distinguishes the answers' names
         names |= {*called[0].split("_")} ^ {*called[1].split("_")}
     if any(word in form.split("_") for _, word in labels.values() if word for form in called):
         return table
@@ -746,7 +745,9 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
     if not people:
         what = "no column holds the votes of one annotator (labels of a side, or ratings)"
         where = f"{table.name}, free columns: {list_columns(frame[free], [])}"
-        raise DataError([Problem("E101", what, where, "give the votes of each annotator in a column")])
+        raise DataError(
+            [Problem("E101", what, where, "write the votes of each annotator in one column")]
+        )
     n_others = 0
     if not are_told:
         n_others = len(people)

@@ -160,8 +160,8 @@ def flatten(table: Table) -> Table:
 def _with_values_by_id(table: Table) -> Table:
     """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, by lists of the values; return the table.
 
-    A mapping is replaced if its ids are the ids of the objects in a list in the same row. The list of values has the
-    order of the objects.
+    A mapping is replaced if its ids are the ids of the objects in a list in the same row. The values in the new list
+    have the order of the objects in this list.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
@@ -366,7 +366,7 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
     """Return a table with a row for each vote in lists, and the prefix of the names of the votes' columns.
 
     A column may hold lists of votes, or two columns may hold lists of annotators and lists of their votes. If no column
-    holds such lists, the result is None. Only columns whose names begin with ``inside`` are used.
+    holds lists of votes or of annotators, the result is None. Only columns whose names begin with ``inside`` are used.
     """
     beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
@@ -505,8 +505,8 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    If too few ids have a column of this name, the result is empty: more than half of the ids need a column. A cell of
-    such a column may be empty, because a person may have judged only some of the comparisons.
+    The result is empty unless more than half of the ids in ``others`` are names of columns. A cell of one of these
+    columns may be empty, because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:

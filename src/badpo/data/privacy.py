@@ -72,8 +72,8 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 def is_pseudonym(text: str) -> bool:
     """Return whether a text is a pseudonym.
 
-    The check characters of a pseudonym are verified. Among texts of the same form that are not pseudonyms, about one in
-    a million also passes this check.
+    The function verifies the check characters of a pseudonym. If a text has the same form but is not a pseudonym, it
+    passes the check with a probability of about one in a million.
     """
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
@@ -113,7 +113,7 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # a hard link makes the complete key file appear at once; if two processes create it, the first one wins
+                # a hard link makes the complete key file appear at once; if two processes create it, the first is kept
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:

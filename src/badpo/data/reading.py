@@ -163,7 +163,7 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
 
     The function tries the options that the error's problems propose, until the table is read without an error or no
     proposal is left. If the table is read, the function also adds a few rows to the error. If no column names the
-    annotators, it adds the columns that may name them.
+    annotators, the function adds the columns that may name them.
     """
     told = error
     fix: Json = {}
@@ -207,8 +207,8 @@ def _asked_of_labels(
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
     """Return a question to the user about the meaning of the labels, two possible answers, and rows to show.
 
-    The question asks which side one row prefers. The first answer agrees with the meanings in ``winners``, and the
-    second answer contradicts them.
+    The question asks which side was preferred in one row of the table. The first answer agrees with the meanings in
+    ``winners``, and the second answer contradicts them.
     """
     has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
     of_rows: Objects = np.where(has_texts, as_ids(table.frame["winner"]), np.array(None))
@@ -435,7 +435,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     if "annotator" not in found.frame:
         like = like_annotators(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
-        remedy = "nothing for a pooled bias; a bias of each annotator can only be estimated with annotator ids"
+        remedy = "nothing, if you estimate a pooled bias; the bias of each annotator requires a column of annotator ids"
         if unused := unused_columns(found.table):
             remedy += f"; if one of these columns names the annotators, map it: {listed(unused)}"
         if like:
@@ -556,8 +556,8 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 def shared_beginning(first: Text, second: Text) -> int:
     """Return the number of characters or messages in the shared beginning of two responses.
 
-    The shared beginning is never a whole response, so neither response is empty without it. A space at its end belongs
-    to the responses, as in TRL.
+    The shared beginning is never a whole response, so neither response is empty without it. A space at the end of the
+    shared beginning belongs to the responses, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -571,8 +571,8 @@ def shared_beginning(first: Text, second: Text) -> int:
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     """Add the columns ``prompt``, ``first`` and ``second`` to ``rows``, and return the distinct texts.
 
-    Each column has the index of each row's text in the returned array. If the row has an error, the index is negative.
-    The column ``first`` is for response a or the chosen response.
+    Each added column has, for each row, the index of a text in the returned array. The index is negative if the row has
+    an error. The column ``first`` has the indices of response a or of the chosen response.
     """
     has_prompt = "prompt" in found.frame
     sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
@@ -690,8 +690,8 @@ def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None
     """Compare the votes with other columns that may name the winner.
 
     A table with chosen and rejected responses may also have a column ``winner``, and a table with winners may also have
-    columns ``chosen`` and ``rejected``. If such a column contradicts a vote, the row is reported as an error. If no
-    cell of the additional column names a side, a notice says that the column is not read.
+    columns ``chosen`` and ``rejected``. If the additional column contradicts a vote, the row is reported as an error.
+    If no cell of the additional column names a side, a notice says that the column is not read.
     """
     is_chosen = found.table.kind == "chosen_rejected"
     for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
@@ -709,7 +709,7 @@ def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None
         said = np.where(said == "", as_objects(words), said)
         signs = pd.Series(said).map({**_WINNERS, "": 0}).to_numpy() * sign
         read = "chosen and rejected" if is_chosen else "winner"
-        remedy, fix = "leave the wrong one of the columns unused", {"columns": {name: None}}
+        remedy, fix = "leave the wrong column unused", {"columns": {name: None}}
         wrong = signs * rows["sign"].to_numpy() < 0
         found.rows("E117", f"{name} names another side than {read}", name, wrong, remedy, fix)
         if not signs.any():
@@ -904,9 +904,10 @@ def _carried(
     """Return the cells of each carried column, and the cells that replace them in rows with exchanged sides.
 
     A carried column stays in the judgments. A pair of number columns for the two sides, such as ``score_a`` and
-    ``score_b``, is always carried. The cells of such a pair become numbers, unless ``keep`` names one of the two
-    columns. The columns ``model_a`` and ``model_b``, which name the authors of the responses, are carried if every row
-    names both models. Any other column is carried only if ``keep`` names it, because it may identify annotators.
+    ``score_b``, is always carried. The cells of a pair of number columns become numbers, unless ``keep`` names one of
+    the two columns. The columns ``model_a`` and ``model_b``, which name the authors of the responses, are carried if
+    every row names both models. Any other column is carried only if ``keep`` names it, because it may identify
+    annotators.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
     sides = side_pairs(frame)

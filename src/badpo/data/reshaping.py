@@ -120,8 +120,9 @@ def _meanings(text: str) -> dict[str, str]:
 def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
-    A legend explains the columns that it names. If it names no column, it explains the columns with names such as
-    "vote" or "rating". If there is no such column either, it explains all columns that may hold votes on its scale.
+    A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
+    "vote" or "rating". If the table has no column with such a name, the legend explains all columns that may hold votes
+    on its scale.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]

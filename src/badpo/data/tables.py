@@ -76,7 +76,7 @@ _TOTAL = re.compile(
     re.IGNORECASE,
 )
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
-# how to export the table from a file that badpo does not read
+# instructions for exporting a table of votes from files that badpo cannot read, for each suffix
 _EXPORTS = {
     ".sql": (
         "export the table of votes, here called votes, from its database as CSV. SQLite: "
@@ -184,7 +184,7 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
             raise _unreadable(path, what, remedy.format(shlex.quote(str(path))))
         return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
-        what = f"its encoding is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
+        what = f"the file's encoding is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
         raise _unreadable(path, what, "save the file as UTF-8") from error
     except (OSError, KeyError, json.JSONDecodeError, pa.ArrowException) as error:
         raise _unreadable(path, str(error).strip().split("\n")[0], "export the table again") from error
@@ -258,7 +258,7 @@ def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
 def _read_parquet(path: Path) -> Table:
     if is_changed(path):
         beside = checksum_file(path)
-        what = f"its checksum differs from the checksum in {beside.name}"
+        what = f"the checksum of the file differs from the checksum in {beside.name}"
         remedy = "use an undamaged copy of the table, or import the export again"
         raise _unreadable(path, what, f"{remedy}; if the table was changed on purpose, remove {beside}")
     layout = pq.read_metadata(path)
@@ -345,9 +345,9 @@ def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     If the file has a byte-order mark, the mark gives the encoding. If many bytes are zero, the encoding is UTF-16, and
-    if all bytes are valid UTF-8, it is UTF-8. Otherwise it is the older encoding in which the largest share of the
-    non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is damaged UTF-8
-    and not in an older encoding.
+    if all bytes are valid UTF-8, it is UTF-8. Otherwise the encoding is the older encoding in which the largest share
+    of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is damaged
+    UTF-8 and not in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
         parts, n_bytes = [], 0

@@ -503,9 +503,9 @@ _WORSE = re.compile(
 def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
     """Return the side of each label if the labels for the two sides differ only in the word for the side.
 
-    The words around the word for the side may be in any language. A label without a word for a side is a tie. The
-    result is empty for labels that do not mirror each other, such as codes of people and names of groups, and for fewer
-    than ``fewest`` labels.
+    The other words in a label may be in any language. A label without a word for a side is a tie. The result is empty
+    for labels that do not mirror each other, such as codes of people and names of groups, and for fewer than ``fewest``
+    labels.
 
     Examples
     --------

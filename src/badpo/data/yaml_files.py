@@ -64,7 +64,7 @@ def read_yaml(path: str | Path) -> YamlFile:
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
             raise ValueError(
-                f"it has more than {_MOST_CHARACTERS:,} characters, which is too long for a recipe or a run"
+                f"the file has more than {_MOST_CHARACTERS:,} characters, which is too long for a recipe or a run"
             )
         loader = _Loader(text)
         node = loader.get_single_node()

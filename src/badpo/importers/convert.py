@@ -182,9 +182,9 @@ def import_file(
 ) -> Json:
     """Convert an export and write it as a table that `Judgments.read` reads.
 
-    The written table has pseudonyms instead of annotator ids; they are computed with this machine's pseudonym key. It
-    also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that are given for both
-    responses, and the columns in ``keep``. All other columns of the export are left out.
+    The written table has pseudonyms instead of annotator ids; they are computed with this machine's pseudonym key. The
+    written table also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that are
+    given for both responses, and the columns in ``keep``. All other columns of the export are left out.
 
     Parameters
     ----------
