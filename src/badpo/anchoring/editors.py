@@ -1,8 +1,8 @@
 """Counterfactual editors: an editor changes one attribute of an answer and leaves the rest unchanged.
 
 A `Cell` is a combination of attributes: one value, 0 or 1, for each attribute of an editor. An editor lists the cells
-to which an answer can be edited, and edits the answer so that it has the values of a cell. An offset stage learns from
-pairs of answers that differ in one attribute only.
+(combinations of attributes) to which an answer can be edited, and makes the edits. An offset stage learns from pairs of
+answers that differ in one attribute only.
 """
 
 import random
@@ -35,9 +35,9 @@ class CounterfactualEditor(Protocol):
         """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return the cells to which an answer can be edited, including its own; empty if the attribute does not apply.
+        """Return the cells (combinations of attributes) to which an answer can be edited; empty if none apply.
 
-        An answer that has only its own cell counts in the attribute's rate but cannot be edited.
+        An answer that cannot be edited to other values of the attributes still counts in the attributes' rates.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
@@ -82,7 +82,7 @@ class WordSwap:
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        # for each cell, map the words of the other cell to their counterparts (to the first of several counterparts)
+        # for each value of the attribute, map the words with the other value to their (first) counterparts
         self._counterparts: dict[Cell, dict[str, str]] = {
             (0,): {having.lower(): without for without, having in reversed(pairs)},
             (1,): {without.lower(): having for without, having in reversed(pairs)},

@@ -31,8 +31,8 @@ def whole_name_logps(
     """Compute the log-probability that a name is the whole next word, shape (n_contexts, n_names).
 
     A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
-    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. Without this condition, longer
-    words would be a large part of the probability of a rare name's tokens.
+    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If longer words counted, they
+    would be a large part of the probability of a rare name.
     """
     closing = space_tokens(tokenizer)
     if not closing:

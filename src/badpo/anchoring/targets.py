@@ -330,7 +330,7 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source whose probabilities the stage keeps; usable answers are edited as in their pairs."""
+        """Answers of the source whose probabilities the offset stage keeps, with the edits of the training pairs."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs

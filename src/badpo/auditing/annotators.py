@@ -105,7 +105,7 @@ LOW_RELIABILITY = 0.5
 FEW_EQUAL = 25
 # Adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
 # With a between-annotator sd of 0.5 and 100 votes each on equal sides, confidence intervals have a coverage of 92 %.
-# With the same sd and the same number of votes, credible intervals have a coverage of 90 %.
+# With a between-annotator sd of 0.5 and 100 votes each on equal sides, credible intervals have a coverage of 90 %.
 UNSURE = 0.25
 # If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
 # Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
@@ -307,9 +307,10 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
-    If the option ``quality`` is given, it decides. Without the option the estimator is conditional, unless for every
-    attribute more than half of the annotators with cross-group judgments have no informative vote. The conditional
-    estimator ignores comparisons that are unanimous or have one vote; the marginal estimator uses all votes.
+    The option ``quality`` sets the estimator. Without the option ``quality`` the estimator is conditional, unless for
+    every attribute more than half of the annotators with cross-group judgments have no informative vote. The
+    conditional estimator ignores comparisons that are unanimous or have one vote; the marginal estimator uses all
+    votes.
     """
     if options.quality is not None:
         return options.quality, f"set by the option quality; {QUALITIES[options.quality]}"
@@ -598,7 +599,7 @@ class PoolRow(StatusCounts, TauRow, SharedBiasRow):
 
 
 class ReliabilityRow(TypedDict):
-    """Test of equal reliability, between-annotator standard deviation of reliability, and how reliability is used."""
+    """Test of equal reliability, between-annotator standard deviation of reliability, and use of the reliability."""
 
     p_value: float
     spread: float
@@ -793,7 +794,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 def _list_refused_figures(
     shrunken: ShrunkenBiases, sums: Sums | None, is_absolute: bool
 ) -> dict[str, str]:
-    """Figures of an attribute that the audit does not report, each with the reason."""
+    """List the figures of an attribute that the audit does not report, each with the reason."""
     refused = {}
     if not has_known_tau(shrunken):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)

@@ -252,7 +252,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # All ties are on differing sides, or all on equal sides; the p-value is the probability of this by chance.
+        # If all ties are on differing sides, or all on equal sides, the p-value is the probability of this by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

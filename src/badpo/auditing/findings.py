@@ -15,7 +15,7 @@ from badpo.data.problems import Problem, counted
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
 # Agreement is called chance agreement if the confidence interval of the agreement ends below this share.
 BY_CHANCE = 0.55
-# With fewer prompts of several comparisons each, intervals of individual biases have a coverage below 95 %.
+# With fewer prompts than this, of several comparisons each, intervals of individual biases cover less than 95 %.
 FEW_PROMPTS = 200
 EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
 TEST_TASTE = (
@@ -128,8 +128,8 @@ def check_agreement(
         camps.are_possible,
         f"some annotators agree less with the pool than other annotators do (p = {camps.equal_p:.2g}): they are less "
         "reliable or have a different taste, and the votes cannot separate low reliability from a different taste. "
-        "Credible intervals of such a pool have a coverage below their nominal level, and different tastes attenuate "
-        "biases and tau",
+        "Differences in reliability or taste decrease the coverage of credible intervals below their nominal level, "
+        "and different tastes attenuate biases and tau",
         TEST_TASTE,
     )
     share, low, high = (agreement[name] for name in ("percent", "ci_low", "ci_high"))

@@ -152,7 +152,7 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
 
     The number counts comparisons whose sides differ. If two annotators choose the side with the attribute at the
     ``rate`` r, the share of comparisons on which they disagree is at most 2 r (1 - r), and only disagreements are
-    informative. Each disagreement has an information of 1/4 about either annotator:
+    informative. Each disagreement has an information of 1/4 about the bias of either annotator:
 
     .. math:: n = \frac{m}{2} \cdot \frac{4 (1.96 / h)^2}{2 r (1 - r)}
 

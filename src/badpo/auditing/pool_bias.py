@@ -31,7 +31,7 @@ from badpo.estimation.significance import other_feature_p
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
-# With fewer prompts, the small-cluster correction widens intervals noticeably, and the table marks the intervals.
+# With fewer prompts than this, the small-cluster correction widens intervals noticeably, and the table says so.
 MANY_PROMPTS = 50
 # Largest number of rows in the search for revealing sums of four rows; with more rows the search takes seconds.
 MOST_ROWS = 40
@@ -319,7 +319,7 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
 # Minimum bias of a feature that should be declared, in log-odds; 0.3 is 57 to 43.
-# Minimum share of judgments whose sides differ in such a feature; rarer features have little effect on a policy.
+# Minimum share of judgments whose sides differ in a feature to declare; rarer features hardly affect a policy.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.

@@ -194,10 +194,10 @@ class AuditResult:
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the audit into a folder, and create the folder if needed.
 
-        ``report.html`` may be shared. All other files are about individual people, and only their owner can read them.
-        The new files replace the files of an earlier audit, and earlier pages and tables about individual people are
-        removed. ``audit.json`` is removed first and written last, so a folder with ``audit.json`` contains one complete
-        audit.
+        ``report.html`` may be shared. All files of an audit except the report are about individual people, and only
+        their owner can read them. The new files replace the files of an earlier audit, and earlier pages and tables
+        about individual people are removed. ``audit.json`` is removed first and written last, so a folder with
+        ``audit.json`` contains one complete audit.
 
         Returns
         -------

@@ -44,7 +44,7 @@ from badpo.theory.identifiability import (
     separating_mixes,
 )
 
-# Logits that change along a direction of recession by amounts within this tolerance change equally.
+# Two logits change equally along a direction of recession if their changes differ by less than this tolerance.
 SAME = 1e-4
 # Relative precision with which `has_expected_rank` checks the identified biases of a large design matrix.
 CONFIRMED = 1e-5
@@ -58,7 +58,7 @@ WHOLE = 1 - 1e-9
 WEAKEST_JOINT = 10.0
 # Standard error, in log-odds, that the difference between two weakly joined teams has to exceed.
 LARGE_ERROR = 0.25
-# Individual standard errors within each team have to be below this number of log-odds (root mean square).
+# Individual standard errors in a weakly joined team have to be below this number of log-odds (root mean square).
 HALF_KNOWN = 1.0
 # Each weakly joined team has at least this number of annotators.
 SMALLEST_TEAM = 3
@@ -336,7 +336,7 @@ def arrange_votes(
         if len(wrong):
             problem = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}"
         raise ValueError(
-            f"each of the {len(c)} votes needs a sign, +1 for a vote for a or -1 for a vote for b; {problem}"
+            f"each of the {len(c)} votes needs a sign: +1 for response a or -1 for response b; {problem}"
         )
     is_anchored = np.asarray([False] * m if anchored is None else anchored, bool)
     is_absolute = np.broadcast_to(np.asarray(absolute, bool), d.shape[1:])
@@ -387,10 +387,10 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
     r"""Mark the votes that become certain along a direction in which the conditional likelihood keeps increasing.
 
     A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
-    increases more than a winning vote's logit. In any other direction the likelihood decreases eventually. Along a
-    direction of recession the likelihood keeps increasing or stays constant. A vote becomes certain if its logit does
-    not change by the smallest change among the winners of the comparison. All other votes on the comparison remain as a
-    smaller comparison.
+    increases more than a winning vote's logit. In a direction that is not a direction of recession, the likelihood
+    decreases eventually. Along a direction of recession the likelihood keeps increasing or stays constant. A vote
+    becomes certain if its logit changes differently from the smallest change among the comparison's winners. The votes
+    that do not become certain remain as a smaller comparison.
 
     ``change`` is the change of each vote's logit along the direction. All entries are False if the direction is not a
     direction of recession or does not change the likelihood.
@@ -454,8 +454,8 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
     A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators are
     anchored, or if an attribute varies between the votes on one comparison. The rank of the design matrix decides
     exactly which biases are identified. For a large design matrix the function uses the graph of annotators who share
-    comparisons. The graph gives the correct result unless attributes are collinear; `has_expected_rank` checks the
-    result.
+    comparisons. The graph of annotators gives the correct result unless attributes are collinear; `has_expected_rank`
+    checks the result.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -502,8 +502,8 @@ def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bo
 def has_expected_rank(expected: IdentifiedBiases, information: Information) -> bool:
     """Check whether the information matrix is singular only along the means of the expected groups.
 
-    The check uses a random vector from which the group means are removed. If there are other singular directions, the
-    vector is not in the range of the matrix, and conjugate gradients do not converge.
+    If the information matrix has other singular directions, a random vector without the group means is not in the range
+    of the matrix, and conjugate gradients do not converge for this vector.
     """
     size = np.sqrt(np.maximum(information.diagonal, 1e-300))
     random = np.random.default_rng(0).standard_normal(len(size))
@@ -627,8 +627,9 @@ def fit_biases(
     """Fit the finite biases, and set the status of the other biases.
 
     If the votes of one group of annotators won against all other annotators, the likelihood keeps increasing with the
-    distance between the two groups, although every annotator has votes for both sides. Such a group is possible only if
-    the quality of every comparison is free. The fit then also omits the votes that compare the two groups.
+    distance between the two groups, although every annotator has votes for both sides. A group can win in this way only
+    if the quality of every comparison is free. If one group always wins, the fit omits the votes that compare the two
+    groups.
     """
     remaining = all_votes
     while True:
@@ -794,7 +795,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
     L is the information at equal biases. The annotators are sorted by the scaled eigenvector of the smallest nonzero
     eigenvalue of L, and each cut of this order divides them into a set A and the rest. The function chooses the cut
-    with the largest ratio R. R is the variance of the difference in bias between A and the rest, divided by the
+    with the largest ratio R, which is the variance of the difference in bias between A and the rest, divided by the
     variance that the errors of individual biases imply:
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}

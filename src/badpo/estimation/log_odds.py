@@ -78,7 +78,7 @@ class LogOdds:
         """Ends of the confidence interval, with Student's t clustered by prompt, or a normal interval if ``naive``.
 
         If all votes are for one side, the end of the interval on that side is None and the other end is the exact
-        one-sided bound. The bound counts clusters as trials, or judgments if ``naive``.
+        one-sided bound. The one-sided bound counts clusters as trials, or judgments if ``naive``.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters

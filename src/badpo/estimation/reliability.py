@@ -525,9 +525,9 @@ def find_unexplained_choices(votes: Votes) -> Bools:
     r"""Mark the annotators whose choices low reliability cannot explain; the shape is (n_annotators, n_attributes).
 
     Low reliability moves the share of an annotator's votes for the side with more of the attribute toward one half.
-    Annotator k casts :math:`n_k` votes, of which the share :math:`s_k` is for that side, and the pool's share is
-    :math:`S`. Low reliability does not explain the annotator's choices if :math:`s_k` is outside the range from 1/2 to
-    S by more than ``BEYOND`` standard errors z:
+    Annotator k casts :math:`n_k` votes, of which the share :math:`s_k` is for the side with the attribute, and the
+    pool's share is :math:`S`. Low reliability does not explain the annotator's choices if :math:`s_k` is outside the
+    range from 1/2 to S by more than ``BEYOND`` standard errors z:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)

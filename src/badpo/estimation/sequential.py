@@ -4,7 +4,7 @@ Consider a comparison that receives no further votes and on which s of n votes a
 the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that annotator k chose
 side a is then s / n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by
 :math:`\epsilon` log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n
-- s)`. The likelihood ratio of such a larger bias to the same bias as the co-voters is
+- s)`. If annotator k made the choice x, the likelihood ratio of the larger bias to the bias of the co-voters is
 
 .. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0}.
 
@@ -38,8 +38,8 @@ RELIABILITY_GRID = np.array([0.5, 1.0])
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
     """Probability s / n that a voter of one comparison chose response a, given that s of n votes are for a.
 
-    Both numbers count only the voters for whom the sides had the same differences. For an attribute of the responses,
-    all voters of a comparison saw the same differences.
+    The numbers s and n count only the voters for whom the sides had the same differences. For an attribute of the
+    responses, all voters of a comparison saw the same differences.
 
     Examples
     --------

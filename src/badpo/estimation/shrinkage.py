@@ -103,7 +103,7 @@ class Mixture:
         return np.asarray((self.weights * ndtr(gap / self.sds)).sum(axis=1))
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """Return ``n`` draws of all rows, of shape (n, m). Each draw uses one value of tau for all rows."""
+        """Return ``n`` draws of all rows, of shape (n, m). Each draw uses the same value of tau for all rows."""
         m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
         part = np.array([(ends < random.random()).sum(axis=1) for _ in range(n)])
@@ -619,8 +619,8 @@ class _PosteriorMoments(NamedTuple):
 def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> _PosteriorMoments:
     """Posterior of the biases for known taus; tau / (scale + tau) of attribute j is ``share``, between 0 and 1.
 
-    The search for the posterior mode starts from a polynomial through the modes at the nearest shares. The polynomial
-    is so close to the mode that one expansion of the likelihood is usually enough.
+    The search for the posterior mode starts from a polynomial through the modes at the nearest shares. The start of the
+    search is so close to the mode that one expansion of the likelihood is usually enough.
     """
     path = pool.paths.setdefault((j, pool.dispersion, *np.delete(taus, j)), {})
     if share not in path:
@@ -849,7 +849,7 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
 
     Two-sided normal p-values of :math:`\hat d_k / s_k` are adjusted by the step-up rule of Benjamini and Hochberg. If
     all annotators with a q-value of at most 0.1 are flagged, the expected share of false flags is at most 10 %, **if
-    all other annotators have the same bias**. The q-value is NaN if the estimate is not finite.
+    all other annotators have the same bias**. An annotator's q-value is NaN if the annotator's estimate is not finite.
 
     Examples
     --------

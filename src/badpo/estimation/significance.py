@@ -470,9 +470,9 @@ def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -
     r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
 
     If one side of a comparison has more of the attribute and more of the feature, a bias toward either has the same
-    effect. From comparisons with such a side, the annotators' biases :math:`x_k` are estimated by one Newton step from
-    zero, with shrinkage by their between-annotator variance. On comparisons without such a side, the logit of a vote is
-    then
+    effect. The annotators' biases :math:`x_k` are estimated from comparisons on which attribute and feature agree, by
+    one Newton step from zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit of a
+    vote is
 
     .. math:: x_k d + \gamma x_k (f - d)
 

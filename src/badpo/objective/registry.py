@@ -28,8 +28,8 @@ def _objectives() -> Any:
     return importlib.import_module("badpo.objective.objectives")
 
 
-# Name of an objective -> function that creates the objective from the training judgments and the run's settings.
-# The function takes the judgments, the seed and the beta of the run, and the objective's settings from the recipe.
+# Functions that create an objective from the training judgments and the run's settings, by the objective's name.
+# Each function takes the judgments, the seed and the beta of the run, and the objective's settings from the recipe.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),

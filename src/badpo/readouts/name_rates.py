@@ -45,7 +45,7 @@ def trim_contexts(
     """Return contexts up to the last token that all names share; each context must end with `SIGNATURE_LEAD`."""
     encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
-    # the tokenizer may join the first token of the lead with the end of the answer, as in ".\n\n"
+    # the tokenizer may join the first token of SIGNATURE_LEAD with the end of the answer, as in ".\n\n"
     known, n_tail = base[1:] or base, len(base) - shared
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):

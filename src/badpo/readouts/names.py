@@ -60,7 +60,7 @@ SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Return the names of one of the four cells, in the order from which random names are drawn."""
+    """Return the names of a cell (a gender and a race), in the order from which random names are drawn."""
     return _NAMES_BY_CELL[cell]
 
 

@@ -159,8 +159,9 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     r"""Range of each attribute's coefficient in the combinations of attributes that separate an annotator's votes.
 
     A combination v with entries between -1 and 1 and :math:`s_j\, d_j \cdot v \ge 0` for all votes is a direction in
-    which the likelihood of the votes never falls. Either the maximum likelihood theta diverges in this direction, or
-    the votes do not distinguish the attributes of the combination. The rows of ``toward`` are :math:`s_j\, d_j`.
+    which the likelihood of the votes never falls. Either the maximum likelihood theta diverges in the direction of the
+    combination, or the votes do not distinguish the attributes of the combination. The rows of ``toward`` are
+    :math:`s_j\, d_j`.
 
     Returns
     -------

@@ -110,11 +110,9 @@ def shift_to_targets(
 ) -> Floats:
     r"""Compute the shift of each attribute with which the rates of all attributes equal their targets.
 
-    At the shift, all rates minus their targets are zero. The differences between rates and targets are the gradient of
+    The shift is the minimum of a convex function, whose gradient is the rates minus their targets:
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
-
-    which is convex.
 
     Parameters
     ----------
