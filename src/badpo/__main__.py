@@ -1,4 +1,4 @@
-"""The program ``badpo``; ``python -m badpo`` starts the same program."""
+"""Entry point of the program ``badpo``, which ``python -m badpo`` also starts."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ def main() -> None:
     """Run the command line. If Ctrl-C or SIGTERM stops a command, print one line and exit with the code 130."""
     signal.signal(signal.SIGTERM, _stop)
     for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed stream is None
-        # a character that the terminal's encoding lacks is written as an escape sequence, which JSON also supports
+        # characters that the terminal's encoding lacks are written as escape sequences, which are also valid in JSON
         stream.reconfigure(errors="backslashreplace")
     try:
         from badpo.cli.main import app

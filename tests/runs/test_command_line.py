@@ -68,7 +68,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.stderr
     names = " ".join(line.split()[0] for line in result.stdout.splitlines()[:5])
     assert names == "run judgments policy reference self-test"
-    assert "reference   trained first, scored once; its values are kept in" in result.stdout
+    assert "reference   trained first, scored once; its log-probabilities are kept in" in result.stdout
     assert "96 on 32 comparisons by 6 annotators; 24 judgments held out" in result.stdout
     plan = json.loads(badpo(*asked, "--json").stdout)
     assert_face("train --dry-run --json", keys(plan))

@@ -236,7 +236,7 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
     monkeypatch.setattr(reference, "response_logps", scored)
     asked, other = recipe(tmp_path, compare="dpo"), ["dpo", "identity_preference"]
     plan = plan_run(asked)
-    told = f"scored once for all 2 runs; its values are kept in {tmp_path / 'cache'}"
+    told = f"scored once for all 2 runs; its log-probabilities are kept in {tmp_path / 'cache'}"
     assert told in str(plan.lines())
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt) as told:

@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls one function and prints."""
+"""Command line of badpo: each command parses its arguments, calls one function and prints the result."""

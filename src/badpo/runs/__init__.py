@@ -1,1 +1,1 @@
-"""The one pipeline: from a recipe to a run folder (`run`), from a reference (`start`), to readouts (`evaluate`)."""
+"""Pipeline of training runs: `start` loads the reference, `run` trains a recipe, and `evaluate` measures the run."""

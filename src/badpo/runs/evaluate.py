@@ -1,4 +1,4 @@
-"""Measure a run: held-out accuracy, predicted votes, answers, and the distance from the reference."""
+"""Measure a trained run by its held-out accuracy, predicted votes, answers, and divergence from the reference."""
 
 import hashlib
 import json
@@ -67,12 +67,12 @@ N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximu
 
 @dataclass(eq=False)
 class Stage:
-    """Shared inputs of the measurements of runs: held-out votes, prompts, and the reference.
+    """Inputs that the measurements of several runs share, such as held-out votes, prompts, and the reference.
 
     ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
-    reference. A prompt that occurs twice in ``prompts`` is answered twice. ``given`` contains further arguments of the
-    chat template for each prompt. ``reported`` contains the warnings that were logged before; they are not logged
-    again.
+    reference. If a prompt occurs twice in ``prompts``, each policy answers the prompt twice. ``given`` contains further
+    arguments of the chat template for each prompt. ``reported`` contains the warnings that were logged before; they are
+    not logged again.
     """
 
     recipe: Recipe
@@ -86,11 +86,11 @@ class Stage:
 
     @cached_property
     def args(self) -> BADPOConfig:
-        """Training arguments; encoding, beta and device are used."""
+        """Training arguments of the run, such as the encoding, beta and the device, which the evaluation also uses."""
         return self.recipe.arguments()
 
     def warn(self, message: str) -> None:
-        """Log a warning unless it was logged before."""
+        """Log a warning unless the same warning was logged before."""
         if message not in self.reported:
             self.reported.add(message)
             logger.warning("%s", message)
@@ -111,12 +111,12 @@ class Stage:
 
     @cached_property
     def key(self) -> str:
-        """Key of the reference's weights; the evaluation never uses autocast."""
+        """Digest of the weights of the reference for float32 precision, because the evaluation never uses autocast."""
         return compute_weights_key(self.model, "fp32")
 
     @cached_property
     def judged(self) -> Judgments:
-        """Held-out judgments whose comparisons fit the length limit; a warning counts those that do not fit."""
+        """Held-out judgments whose comparisons fit the length limit; a warning reports comparisons that do not fit."""
         kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
         for finding in findings:
             self.warn(str(finding))
@@ -134,7 +134,7 @@ class Stage:
         prompt_ids: Sequence[TokenIds] | None = None,
         **changes: Any,
     ) -> list[Generation]:
-        """Sample one answer to each prompt, or to each of the given prompts; ``changes`` replace decoding settings."""
+        """Sample one answer to each prompt of the stage or in ``prompt_ids``; ``changes`` replace decoding settings."""
         settings = asdict(replace(self.decoding, **changes))
         ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
         return sample(policy, self.tokenizer, ids, seed=seed, **settings)
@@ -147,14 +147,14 @@ class Stage:
     def log_ratios(
         self, policy: PreTrainedModel, judgments: Judgments | None = None
     ) -> heldout.LogRatios:
-        """Compute the log-ratios of a policy for every held-out response, or for the given judgments."""
+        """Compute the log-ratios of policy and reference for all responses of the held-out (or given) judgments."""
         args, judged = self.args, self.judged if judgments is None else judgments
         cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
         limits = (args.encoding, args.max_length, args.max_prompt_length)
         return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
 
     def margins(self, policy: PreTrainedModel, judgments: Judgments | None = None) -> Floats:
-        """Compute the margin u of a policy for every held-out comparison, or for the given judgments."""
+        """Compute the margins of a policy for all comparisons of the held-out (or given) judgments."""
         return self.log_ratios(policy, judgments).margins(self.args.beta)
 
 
@@ -171,7 +171,7 @@ class PolicyReading:
     margins: Floats | None = None
 
 
-# A function of the measurements so far that returns further readouts.
+# Function that receives a policy with its measurements so far and returns further metrics.
 More = Callable[[PolicyReading], Json]
 
 
@@ -184,10 +184,10 @@ def measure(
     progress: Progress,
     facts: Sequence[object] = (),
 ) -> Json:
-    """Return all readouts of the policy in ``folder/model``; reuse ``readouts.json`` of the same policy.
+    """Return all metrics of the policy in ``folder/model``; reuse ``readouts.json`` if it belongs to the same policy.
 
-    If ``bias`` is None, the policy is the reference, whose folder is next to the runs. ``seed`` is the seed of the
-    answers. ``more`` returns further readouts, and ``facts`` are JSON that determines them.
+    If ``bias`` is None, the policy is the reference, whose folder is next to the run folders. ``seed`` is the seed of
+    the answers. ``more`` returns further metrics, and ``facts`` are JSON that determines these metrics.
     """
     own = stage.key if bias is None else checksum_weights(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
@@ -197,7 +197,7 @@ def measure(
     readouts_before = read_json(folder / "readouts.json")
     if readouts_before.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
-        # an interrupted call may leave a manifest without the readouts, or an old card
+        # an interrupted evaluation may leave a manifest without readouts.json, or an outdated model card
         if "readouts.json" not in read_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
             write_readouts(folder, readouts_before)
         elif bias is not None:
@@ -233,7 +233,7 @@ def measure(
         by_prompt |= sums
         found = replace(found, bias=bias, theta=theta, margins=margins)
         progress(what, 0.6)
-        # the divergence is defined for the policy itself, without changes by the decoding
+        # the divergence is defined for the policy itself, so it is measured at temperature 1 and top-p 1
         drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
         readouts |= {
             "tilt": tilts,
@@ -250,14 +250,14 @@ def measure(
 
 
 def _shorten_answers(prompts: Sequence[Any], written: Sequence[Generation]) -> list[dict[str, str]]:
-    """Return the first distinct prompts with their answers, shortened for a page."""
+    """Return the first distinct prompts with their answers, shortened for the report page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
     return [{"prompt": p[:SHOWN_LETTERS], "answer": text[:SHOWN_LETTERS]} for p, text in shown]
 
 
 def write_readouts(folder: Path, readouts: Json) -> None:
-    """Write ``readouts.json``, and the model card with these readouts."""
+    """Write ``readouts.json``, and write the model card with the metrics in this file."""
     with resealed(folder, ["readouts.json"]):
         write_json(folder / "readouts.json", readouts, private=True)  # contains prompts and answers
     if (folder / "bias.json").exists():
@@ -267,8 +267,8 @@ def write_readouts(folder: Path, readouts: Json) -> None:
 def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
-    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. An attribute
-    that the judgments do not have, such as the length of a length penalty, has no column.
+    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. The result
+    has no column for an attribute that ``judgments`` lacks, such as the length of a length penalty.
     """
     learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
     known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()
@@ -286,9 +286,9 @@ def evaluate_run(
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
-    comparisons that do not fit ``max_length`` are left out and counted. The reference is measured too, in the folder
-    next to the run, unless the run was made on another machine. ``reported`` are warnings about other runs, which the
-    function does not repeat; it adds its own warnings.
+    comparisons that do not fit ``max_length`` are left out and counted. Unless the run was made on another machine, the
+    function also measures the reference and writes the results to a folder next to the run. ``reported`` are warnings
+    about other runs, which the function does not repeat; it adds its own warnings.
 
     `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
     reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
@@ -298,14 +298,14 @@ def evaluate_run(
     stage.reported = set() if reported is None else reported
     if stage.held_out.n_votes == 0:
         raise ConfigError(
-            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
+            f"the run {folder} held no judgments out; set held_out to a share such as 0.1 and train again"
         )
     for finding in check_held_out_size(stage.recipe, stage.train, stage.held_out):
         stage.warn(str(finding))
     if stage.recipe.data.held_out_name == stage.recipe.data.dataset_name:
         stage.warn(
-            f"{folder}: the script had no eval_dataset, so the run is measured on the votes it was trained on; "
-            "accuracies and tilts of held-out votes may be smaller"
+            f"{folder}: the script had no eval_dataset, so the run is measured on the votes it was trained on; on "
+            "held-out votes, accuracies and tilts may be smaller"
         )
     progress(f"{folder.name}: loading", 0.0)
     comparisons = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
@@ -317,7 +317,7 @@ def evaluate_run(
         with locked(reference, wait=True):
             measure(reference, stage, stage.args.seed, None, _measure_answers, progress)
     run = {
-        # the folder of a script's run may have any name
+        # the recipe determines the name of the arm, because the run folder of a script may have any name
         "arm": run_folder(stage.recipe).name.rpartition("-s")[0],
         "training": {"learning_rate": stage.args.learning_rate, "steps": _count_steps(folder)},
     }
@@ -334,16 +334,17 @@ def evaluate_run(
 
 
 def _count_steps(folder: Path) -> int | None:
-    """Return the number of steps in the step log of a run; None without a log."""
+    """Return the number of steps in the step log of a run; None if there is no step log."""
     path = folder / LOG_FILE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return int(json.loads(lines[-1])["step"]) if lines else None
 
 
 def _measure_answers(found: PolicyReading) -> Json:
-    """Return the attributes of the answers and, for a run, the means of theta.
+    """Return attribute rates of a policy's answers and, unless the policy is the reference, the means of theta.
 
-    An attribute of the pair, such as the length ratio, has no value for one answer; the tokens replace it.
+    An attribute of a pair of responses, such as the length ratio, has no value for a single answer; the number of
+    tokens in the answers replaces this attribute.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:
@@ -356,11 +357,11 @@ def _measure_answers(found: PolicyReading) -> Json:
 
 
 def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
-    """Return the mean theta that the training votes imply given the final policy, by attribute, with its interval.
+    """Return the mean theta that the training votes imply given the final policy, with its confidence interval.
 
-    This is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set now. The growth is computed
-    from up to 1,024 votes, evenly spaced; the confidence interval is for the fit to all votes. The result is empty if
-    the run learned no theta in log-odds.
+    The implied theta is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set after the last
+    step. The growth of theta since the start of training is estimated from up to 1,024 votes, evenly spaced; the
+    confidence interval is for the fit to all votes. The result is empty if the run learned no theta in log-odds.
     """
     if not bias.parts or not bias.extra.get("theta_in_log_odds", True):
         return {}
@@ -383,10 +384,10 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fig
 
 
 def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
-    """Return the mean of theta, the mean that the votes imply, and the log-odds in the votes, for each attribute.
+    """For each attribute, return the mean of theta, the mean theta that the votes imply, and the log-odds in the votes.
 
-    The values are rounded to two decimal places, so that they do not reveal a vote. An attribute has no values if theta
-    was learned for fewer than five annotators.
+    All values are rounded to two decimal places, so that they do not reveal an individual vote. If theta was learned
+    for fewer than five annotators, the attributes have no values.
     """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
@@ -406,7 +407,7 @@ def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fi
 def prepare_stage(folder: Path, sources: RunSources) -> Stage:
     """Return the inputs for measuring a finished run, after checking the run and its start model for damage."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        missing = "has no finished run, which needs a folder model and a config.yaml"
+        missing = "has no finished run, which consists of a folder model and a file config.yaml"
         raise ConfigError(f"{folder} {missing}. {BY_COMMAND}")
     require_enclosed(folder)
     require_undamaged(folder)
@@ -421,14 +422,14 @@ def prepare_stage(folder: Path, sources: RunSources) -> Stage:
         start = find_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
     if start is None:
         raise ConfigError(
-            f"{Path(recipe.output_dir) / 'reference'} has no model, but the run is measured against this model; "
-            "restore it, or train the run again"
+            f"{Path(recipe.output_dir) / 'reference'} has no model, but the run is measured against the model of the "
+            "reference; restore the model, or train the run again"
         )
     return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 
 
 def load_trained(folder: Path, stage: Stage) -> PreTrainedModel:
-    """Load the trained policy of a run; an adapter is added to its reference."""
+    """Load the trained policy of a run; if the policy is an adapter, add the adapter to the reference."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]
     return load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")

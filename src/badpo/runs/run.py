@@ -1,6 +1,6 @@
 """Train a recipe and write its run folder. Every training run of badpo uses `_train_into`."""
 
-# mypy does not read transformers, so its classes have the type Any
+# mypy does not analyze transformers, so the classes of transformers have the type Any
 # mypy: disallow-subclassing-any=False
 
 import contextlib
@@ -75,7 +75,7 @@ FEW_HELD_OUT = 30  # with so many prompts, the interval of a rate of 0.5 is abou
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The folder of a run, its number of steps, and its number of passes over the votes."""
+    """Plan of one run, with its folder, its number of steps, and its number of passes over the votes."""
 
     folder: str
     is_finished: bool
@@ -91,7 +91,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run and of its baselines."""
+    """Plan of a training run and of the baselines to which the run is compared."""
 
     runs: tuple[RunPlan, ...]
     n_judgments: int
@@ -114,14 +114,14 @@ class Plan:
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"reference   {first}scored once{shared}; its values are kept in {self.reference_cache}",
+            f"reference   {first}scored once{shared}; its log-probabilities are kept in {self.reference_cache}",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
 
 
 def plan_run(recipe: Recipe) -> Plan:
-    """Read the data, count the tokens and test the forward pass of a run.
+    """Plan a run: read its data, count its votes and steps, and test the forward pass of its model.
 
     The function trains nothing and writes no file. If the recipe requires a supervised reference that does not exist
     yet, the tests use the model from which the reference would start.
@@ -175,17 +175,17 @@ def train_run(
 ) -> Path:
     """Train a recipe and its baselines, write their run folders, and return the folder of the recipe's run.
 
-    The folder ``model`` of a run appears when it is complete, and ``run.json`` with the checksums of all files appears
-    last. At SIGTERM the trainer finishes the step and writes a checkpoint; the `KeyboardInterrupt` says what is kept
-    and how to continue. With ``resume`` a run continues from its newest complete checkpoint; only differences in
-    ``allow_changed`` ("code", or none) are accepted. Finished baselines are reused. `ConfigError` means that there is
-    nothing to train or to resume, that another process uses a folder, or that settings have changed. `DataError` means
-    that the table cannot be used.
+    The folder ``model`` of a run appears only when the model is complete; ``run.json`` with the checksums of all files
+    appears last. After SIGTERM, the trainer finishes the step and writes a checkpoint; the message of the
+    `KeyboardInterrupt` says what is kept and how to continue. With ``resume``, a run continues from its newest complete
+    checkpoint; only differences in ``allow_changed`` ("code", or none) are accepted. Finished baselines are reused.
+    `ConfigError` means that there is nothing to train or to resume, that another process uses a folder, or that
+    settings have changed. `DataError` means that the table cannot be used.
     """
     recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
         with contextlib.ExitStack() as locks:
-            # the folders are locked before the votes are read, so that `badpo forget` cannot run in between
+            # the run folders are locked before the votes are read, so that `badpo forget` cannot run in between
             for place in recipes:
                 locks.enter_context(lock_by_first(place))
             unfinished = _find_unfinished(recipes, resume, allow_changed)
@@ -198,7 +198,7 @@ def train_run(
             for finding in findings:
                 level = logging.INFO if finding.severity == "notice" else logging.WARNING
                 logger.log(level, "%s", finding)
-            # raises an error before a reference is trained
+            # this call raises errors about the bias term before a reference is trained
             build_bias(
                 train,
                 recipe_with_variant.training["bias"],
@@ -229,7 +229,9 @@ def _map_recipes(recipe: Recipe) -> dict[Path, Recipe]:
     all_recipes = [recipe, *recipe.baselines]
     recipes = {run_folder(each): each for each in all_recipes}
     if len(recipes) < len(all_recipes):
-        raise ConfigError(f"compare names a run twice, or the run {run_folder(recipe).name} itself")
+        raise ConfigError(
+            f"compare names a run twice, or names the run {run_folder(recipe).name} itself"
+        )
     return recipes
 
 
@@ -259,7 +261,7 @@ def _find_checkpoints(folder: Path) -> Iterator[Path]:
 def _find_unfinished(
     folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
 ) -> dict[Path, bool]:
-    """Map each unfinished run to True if the run can continue from a checkpoint, else False."""
+    """Map the folder of each unfinished run to whether the run can continue from a checkpoint."""
     if allow_changed and not resume:
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
@@ -283,7 +285,7 @@ def _find_unfinished(
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
-    """Raise `ConfigError` if a finished baseline has other votes or settings."""
+    """Raise `ConfigError` if a finished baseline has other votes or settings than the run to be trained."""
     for folder, recipe in recipes.items():
         if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
             continue
@@ -314,10 +316,12 @@ def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -
         return []
     low, high = wilson_ends(np.array(0.5), np.array(n))
     wide = (
-        f"intervals are wide, {low:.2f} to {high:.2f} for a rate of one half" if n else "no evaluation"
+        f"confidence intervals are wide, {low:.2f} to {high:.2f} for a rate of 0.5"
+        if n
+        else "no evaluation"
     )
     what = f"{counted(n, 'prompt')} held out: {wide}"
-    # a multiple of 0.05, and at most one half
+    # the suggested share is a multiple of 0.05 and at most 0.5
     enough = min(0.5, math.ceil(20 * FEW_HELD_OUT / (n_trained + n)) / 20)
     more = "have more prompts judged"
     remedy = f"train with --held_out {enough:g}, or {more}" if enough > share else more
@@ -329,7 +333,8 @@ def settle_variant(
 ) -> tuple[Recipe, list[Problem]]:
     """Return the recipe with the variant of its bias term, and findings about the votes.
 
-    If the recipe names no variant, the votes decide. `DataError` means that no bias can be learned from the votes.
+    If the recipe names no variant, the variant depends on whether the votes name annotators. `DataError` means that no
+    bias can be learned from the votes.
     """
     variant, noticed = choose_variant(recipe.training["bias"], train)
     bias = {**recipe.keys["bias"], "variant": variant}
@@ -344,9 +349,9 @@ def settle_variant(
 
 
 def run_folder(recipe: Recipe) -> Path:
-    """Return the run folder of a recipe. Its name has the arm with its anchor and objective, and the seed."""
+    """Return the run folder of a recipe; its name contains the arm with its anchor and objective, and the seed."""
     training, objective = recipe.training, recipe.objective
-    # the default; without annotators, `settle_variant` chooses another variant
+    # shared_mean is the default; if the votes name no annotators, `settle_variant` chooses another variant
     bias = training["bias"] or "shared_mean"
     name = "dpo" if bias == "none" else bias
     name += "_gold" if training["gold_annotators"] else ""
@@ -359,7 +364,7 @@ def run_folder(recipe: Recipe) -> Path:
 
 
 class Ticker(TrainerCallback):
-    """Reports the progress of a training stage to a function."""
+    """Callback that reports the progress of a training stage to a function."""
 
     def __init__(self, what: str, progress: Progress):
         self._what = what
@@ -372,16 +377,17 @@ class Ticker(TrainerCallback):
         control: TrainerControl,
         **others: object,
     ) -> None:
-        """Report the share of the steps that are done."""
+        """Report the share of the training steps that are done."""
         self._progress(self._what, state.global_step / state.max_steps)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Judgments, bias term and objective of a run whose recipe does not contain them.
+    """Judgments, bias term and objective of a run, if the recipe of the run does not contain them.
 
-    Without ``bias`` the trainer builds the variant of the recipe, and without ``objective`` it uses the objective of
-    the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and votes.
+    If ``bias`` is None, the trainer builds the bias term of the recipe; if ``objective`` is None, the trainer uses the
+    objective of the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and
+    votes.
     """
 
     judgments: Judgments
@@ -395,9 +401,9 @@ def keep_run(
 ) -> BiasTerm:
     """Train a run unless ``folder`` contains the finished run, and return its bias term.
 
-    An unfinished run continues from its newest complete checkpoint. The recipe's model is the folder of the reference.
-    ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run with other
-    data or settings.
+    An unfinished run continues from its newest complete checkpoint. The model in the recipe is the folder of the
+    reference. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
+    with other data or settings.
     """
     facts = run_facts(recipe, prepared)
     if not has_finished_run(folder, facts):
@@ -427,12 +433,12 @@ def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
 
 
 def checksum_weights(model_folder: Path) -> str:
-    """Return the checksums of the weights of a saved model or a saved adapter."""
+    """Return the checksums of the weight files of a saved model or adapter."""
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
 def read_json(path: Path) -> Json:
-    """Return the content of a JSON file of a run; empty if the file is missing or cannot be read."""
+    """Return the content of a JSON file of a run; return an empty dict if the file is missing or cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -441,7 +447,7 @@ def read_json(path: Path) -> Json:
 
 
 def read_facts(folder: Path) -> Json:
-    """Return the facts of a finished or unfinished run; empty if they cannot be read."""
+    """Return the facts of a finished or unfinished run; return an empty dict if the facts cannot be read."""
     for name in (RUN_SEAL, BEGUN):
         facts = read_json(folder / name).get("facts")
         if isinstance(facts, dict):
@@ -450,7 +456,7 @@ def read_facts(folder: Path) -> Json:
 
 
 def has_finished_run(folder: Path, facts: Json) -> bool:
-    """Return whether a folder contains the finished, undamaged run with these facts."""
+    """Return whether a folder contains a finished and undamaged run with the given facts."""
     require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
     if is_begun and (changes := describe_changes(read_facts(folder), facts)):
@@ -473,7 +479,7 @@ def make_trainer(
     tokenizer: PreTrainedTokenizerBase,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
-    """Return the trainer of a recipe for given judgments and a loaded start policy."""
+    """Return the trainer of a recipe for the given judgments and a loaded initial policy."""
     args, judgments = recipe.arguments(output_dir=str(folder)), prepared.judgments
     objective = None
     if recipe.objective:
@@ -507,7 +513,7 @@ def _train_into(
     facts: Json | None = None,
     go_on: str = "",
 ) -> None:
-    """Train, and write the run folder: recipe and provenance, then the model, then the manifest."""
+    """Train a policy and write its run folder: first the recipe and provenance, then the model, then the manifest."""
     folder, is_writer = trainer.run_folder, trainer.is_world_process_zero()
     made_with = environment(command)
     if not resume:  # a resumed run keeps its first provenance
@@ -523,7 +529,7 @@ def _train_into(
             remove_incomplete(folder / "checkpoints")
         raise
     if is_writer:
-        # the folder of a resumed run may come from another machine: the manifest covers the recipe that was used
+        # the folder of a resumed run may contain the recipe of another machine, so write the recipe that was used
         write_recipe(folder, recipe)
         if allow_changed:
             write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})
@@ -535,7 +541,7 @@ def _train_into(
 
 
 def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
-    """Write recipe and provenance of a run with several policies, and its manifest last."""
+    """Write the recipe and the provenance of a run with several policies, and then the manifest of the run."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
     mark_run_complete(folder, {"facts": facts})
@@ -549,11 +555,11 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def write_card(folder: Path) -> None:
-    """Write the model card of a run into its folder ``model``, with the readouts if they exist."""
+    """Write the model card of a run into its folder ``model``, with the metrics of the evaluation if they exist."""
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
 def _as_json(keys: Json) -> Json:
-    """Convert the values of a recipe or of facts to types of JSON."""
+    """Convert the values of a recipe or of the facts of a run to JSON types."""
     plain: Json = json.loads(json.dumps(keys, default=str))
     return plain

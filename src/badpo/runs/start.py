@@ -1,4 +1,4 @@
-"""Load the model from which a run starts, or fine-tune it once on the choices of the majority."""
+"""Load the model from which a run starts, or first fine-tune this model on the majority choices."""
 
 import hashlib
 import json
@@ -46,10 +46,10 @@ def load_policy(
     responses: Sequence[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the start policy and its tokenizer, after the supervised stage if the recipe requires one.
+    """Return the initial policy and its tokenizer, after the supervised stage if the recipe requires one.
 
-    The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share it. It is trained on
-    ``responses``, one for each comparison, or on the choices of the majority.
+    The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share this reference. The
+    supervised stage trains on ``responses``, one for each comparison, or on the majority choices.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
@@ -87,14 +87,14 @@ def require_undamaged(
     """Raise `ConfigError` if a file of a finished run was changed or is missing."""
     if reason := run_damage(folder, names, but):
         raise ConfigError(
-            f"{folder.parent}/{reason}; restore the file, or remove {folder} and train it again"
+            f"{folder.parent}/{reason}; restore the file, or remove {folder} and train again"
         )
 
 
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Json:
-    """Return the facts of a supervised reference. All runs that share the reference must have the same facts."""
+    """Return the facts of a supervised reference, which must be the same for all runs that share the reference."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # the same for every working directory
@@ -122,7 +122,7 @@ def _encode_pairs(
     tokenizer: PreTrainedTokenizerBase,
     args: BADPOConfig,
 ) -> list[Pair]:
-    """Encode a prompt and a response for every comparison that fits the length limit, or for each given response."""
+    """Encode each prompt with its majority choice or with the given response, if the length limit allows it."""
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if responses is None:
         kept, encoded, _ = inputs.encode_judgments(train, tokenizer, args)
@@ -152,7 +152,7 @@ def _fine_tune(
     inputs.require_trainable(policy)
     if args.gradient_checkpointing:
         inputs.checkpoint_activations(policy, {"use_reentrant": False})
-    # batches and precision of preference training; learning rate and number of steps of the reference
+    # the supervised stage has the batch size and precision of preference training, but its own learning rate and length
     shared = ["gradient_accumulation_steps", "lr_scheduler_type", "max_grad_norm"]
     shared += ["bf16", "use_cpu", "disable_tqdm"]
     stage = supervised_arguments(
@@ -186,7 +186,7 @@ def _fine_tune(
 
 
 def choose_majority_responses(judgments: Judgments) -> list[str]:
-    """Return the response that most annotators chose, for each comparison; the earliest vote decides a tie."""
+    """For each comparison, return the response that most annotators chose; the earliest vote decides a tie."""
     side = np.where(judgments.majority() > 0, "response_a", "response_b")
     frame = judgments.comparisons
     return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]
