@@ -47,7 +47,7 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     assert_stands_alone(html)
     text = Page(html).text
     assert "This page may be passed on." in text
-    assert "not known: a larger bias of all annotators" in text
+    assert "not known: the votes would be the same if all annotators had a larger bias" in text
     for word in ("bad annotator", "biased annotator", "unbiased model", "all votes were independent"):
         assert word not in text.lower()
     terminal = " ".join(audit_table(result.summary).split())
@@ -311,7 +311,7 @@ def test_models_are_named_however_few_and_people_are_not(n_people):
     assert {row["model"] for row in told["models"]} == names and all(name in page for name in names)
     assert not any(name in page for name in ("ann_", "w0", "w1"))
     assert (told["withheld"] == ["length"]) == (n_people == 3)
-    assert ("Its standard deviation is only in audit.json" in page) == (n_people == 3)
+    assert ("The standard deviation of reliability is only in audit.json" in page) == (n_people == 3)
     assert ("Impact of the biases on labels" in page) == (n_people != 3)
     shown = [row["shrunk"] for row in told["models"]]
     exact = [row["shrunk"] for row in summary["models"]]
@@ -365,7 +365,7 @@ def test_two_pages_tell_the_votes_of_a_removed_person_in_pools_that_the_page_nam
     attacked, guessed = np.abs(left).mean(), np.abs(true).mean()
     assert (attacked < 0.75 * guessed) == is_exposed
     text = page_text(summary)
-    assert "Pass on one page of these annotators only." in text and "fewer than 50 people" in text
+    assert "Pass on only one page about these annotators." in text and "fewer than 50 people" in text
 
 
 def test_agreement_is_not_told_if_all_agree():
@@ -445,7 +445,7 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty():
     notes = re.findall(r'text-anchor="end">([\d,]+)<', figure.panels[0][1])
     drawn = [int(note.replace(",", "")) for note in notes]
     assert len(drawn) == MOST_ROWS == 60 and drawn == sorted(drawn, reverse=True)
-    assert "At most 60 annotators are drawn" in figure.caption
+    assert "The chart shows at most 60 annotators" in figure.caption
 
 
 def test_where_nobody_is_estimated_the_page_says_so(result, summary):
@@ -454,7 +454,9 @@ def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high", "care"), np.nan)
     separated = {"status": "separated_high", "deviation": np.inf, "ci_high": np.inf}
     page = people_html(summary, result.annotators.assign(**unknown, **separated))
-    assert "These votes give no estimate for individual annotators." in Page(page).text
+    assert (
+        "These votes are not sufficient for an estimate of any individual annotator." in Page(page).text
+    )
 
 
 def test_pages_without_annotators_and_of_an_attribute_without_a_type():

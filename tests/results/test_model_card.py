@@ -67,7 +67,7 @@ def test_a_warm_start_is_not_said_to_start_at_zero_and_dpo_claims_nothing(run):
     assert "theta starts at the log-odds of the training votes" in card
     assert "theta models the bias in the votes" not in card
     card = model_card(run.with_name("dpo-s42"))
-    assert "The model may\nhave learned the biases of its annotators." in card
+    assert "This model may have learned the biases of the annotators." in card
     assert "not learned" in card and "The anchor is" not in card
 
 

@@ -55,8 +55,8 @@ def test_the_page_is_written_and_loads_no_torch(demo, tmp_path):
 
 def test_it_stands_alone_and_every_figure_has_its_numbers(html):
     assert_stands_alone(html)
-    limits = "The anchor is the reference.", "annotators are constructed", "over 3 training seeds"
-    assert all(told in html for told in ("is not identified by their votes", *limits))
+    limits = "The anchor is the reference.", "annotators are simulated", "over 3 training seeds"
+    assert all(told in html for told in ("do not identify the bias that all annotators share", *limits))
     drawn = re.findall(r"<figure>.*?</figure>", html, re.S)
     assert len(drawn) == 4
     assert all(re.search(r"<details>.*<table>.*<tbody>\s*<tr>", figure, re.S) for figure in drawn)
@@ -106,7 +106,7 @@ def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
     html = report_html(read_suite(folder))
     assert "0.31 for BA-DPO (shared mean)" in Page(html).text
     assert "log-odds of the votes" in html and "one training seed (42)" in html
-    assert "planted ceiling" not in html and "annotators are constructed" not in html
+    assert "planted ceiling" not in html and "annotators are simulated" not in html
     drawn = {figure.title: figure for figure in figures(read_suite(folder))}
     for title, level in (("Votes predicted", 0.5), ("Held-out gap", 0.0)):
         assert drawn_value(drawn[title].panels[0][1]) == pytest.approx(level, abs=2e-3)
@@ -142,7 +142,7 @@ def test_what_is_missing_is_said_once_with_its_command():
     """A script's run keeps the name of its folder, so DPO is trained alone and not together with the run again."""
     html = report_html(planted.suite(planted.run("pooled", 0.1)))
     command = "badpo train --config runs/pooled-s42/config.yaml --compare"
-    assert html.count("DPO was not trained") == 1 and f"<code>{command}</code>" in html
+    assert html.count("No DPO policy was trained") == 1 and f"<code>{command}</code>" in html
     assert "<code>badpo evaluate runs/pooled-s42</code>" in html and 'class="verdict"' not in html
     own = replace(planted.run("pooled", 0.1), folder=Path("out-bias/run"))
     reference = planted.run("reference", None, seed=7)

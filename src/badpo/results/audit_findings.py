@@ -1,4 +1,4 @@
-"""Findings of an audit in sentences: pooled bias, certainty, unknowns and advice.
+"""Write the findings of an audit as sentences: pooled bias, certainty, unknowns and advice.
 
 `audit_sentences.jinja` has the sentences; this module decides which of them apply.
 """
@@ -11,15 +11,15 @@ from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
 
-# A bias below this value changes a policy little: 0.3 log-odds is 57 to 43.
+# A bias of less than 0.3 log-odds (odds of 57 to 43) changes a policy little.
 RELEVANT_BIAS = 0.3
-# Largest number of characters of a quoted reason.
+# Maximum length of a quoted reason, in characters.
 _LONGEST_REASON = 400
 _sentence = partial(sentence, "audit_sentences.jinja")
 
 
 def attribute_findings(summary: Json) -> list[Finding]:
-    """Return one finding for each attribute of an audit; attributes withheld from a page are last."""
+    """Return one finding for each attribute of an audit; attributes that the page withholds come last."""
     labels = audit_labels(summary)
     findings = [_write_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for name in summary.get("withheld", ()):
@@ -35,7 +35,7 @@ def audit_labels(summary: Json) -> dict[str, str]:
 
 
 def is_sure(row: Json) -> bool:
-    """Return whether the 95 % confidence interval excludes zero."""
+    """Return whether the 95 % confidence interval of an attribute's bias excludes zero."""
     if "is_sure" in row:  # rows with rounded intervals contain this key
         return bool(row["is_sure"])
     return (row.get("ci_low") or 0) > 0 or (row.get("ci_high") or 0) < 0
@@ -45,7 +45,8 @@ def action(row: Json, pool: Json) -> str:
     """Return the advice for an attribute: "declare", "watch" or "nothing".
 
     The advice is "declare" if annotators differ, or if the pooled bias is significant alone and next to the other
-    attributes. It is "watch" if the bias is large but not significant, or not significant next to other attributes.
+    attributes. The advice is "watch" if the bias is large but not significant, or not significant next to other
+    attributes.
     """
     if (row["n_cross"] or 0) < 2:
         return "nothing"
@@ -65,7 +66,7 @@ def _is_explained_by_others(row: Json) -> bool:
 
 
 def is_unsplit(pool: Json) -> bool:
-    """Return whether an attribute's figures are sums of bias and merit, because comparisons have one vote."""
+    """Return whether an attribute's figures are sums of bias and merit, because each comparison has one vote."""
     return bool(pool.get("sum")) and not pool["absolute"]
 
 
@@ -76,7 +77,7 @@ def care_sentence(summary: Json) -> str:
 
 
 def impact_sentences(summary: Json) -> list[str]:
-    """Return sentences about the labels and training pairs that would change without the biases."""
+    """Return sentences about the labels and training pairs that would change without the annotators' biases."""
     labels, pools, n = audit_labels(summary), summary["pool"], summary["data"]["n_judgments"]
     return [
         _sentence("impact", row=row, label=labels.get(name), pool=pools.get(name), n_judgments=n)
@@ -98,13 +99,13 @@ def person_sentence(row: Json, label: str, name: str | None) -> str:
 
 
 def _response_with_more(config: Json) -> str:
-    """Name the response that has more of the attribute."""
+    """Return words for the response that has more of the attribute."""
     is_length = built_in_of(config).is_length
     return "the longer response" if is_length else "the response with more of the attribute"
 
 
 def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
-    """Describe one example pair for each attribute label, with the votes on the pair."""
+    """Describe one example pair of responses for each attribute, with the votes on the pair."""
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     labels, sentences = audit_labels(summary), {}
     for pair in pairs:
@@ -140,7 +141,7 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
         sentences.append(("Annotators", alone))
     elif pool:
         sentences += _write_pool_sentences(summary, pool)
-    # the side that counts as winning, if the attribute's label does not name it
+    # name of the winning side, if the attribute's label does not name a side
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
     thresholds = [
@@ -180,7 +181,7 @@ def _write_pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
 def _write_advice(row: Json, pool: Json, label: str) -> str:
     """Write the advice about an attribute."""
     variant = pool.get("recommendation", "pooled")
-    # without tau, the section on annotators gives the reason
+    # if tau is not reported, the page's section on annotators gives the reason
     has_reason = pool.get("tau") is not None
     return _sentence(
         "advice",

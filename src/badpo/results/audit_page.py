@@ -1,9 +1,9 @@
-"""The two pages of an audit: a page that may be shared, and a page about individual annotators that may not.
+"""Write the two pages of an audit: a page that may be shared, and a page about individual annotators that may not.
 
-`shareable` prepares all content of the first page. It leaves out figures about fewer than five people, and figures
-that reveal the votes of fewer than five people in a combination of up to four figures, and rounds all other figures. If
-the tables of two pages differ by one person, the two pages together reveal the votes of this person, almost exactly in
-a small pool; the page warns about this.
+`shareable` prepares all content of the page that may be shared. This function leaves out figures about fewer than five
+people, and figures that reveal the votes of fewer than five people in a combination of up to four figures. It rounds
+all other figures. If the tables of two pages differ by one person, the two pages together reveal the votes of this
+person, almost exactly in a small pool; the page warns about this.
 """
 
 import re
@@ -60,22 +60,23 @@ from badpo.results.formatting import (
     shown,
 )
 
-# Largest and smallest half-width of the axis of a chart, in log-odds.
+# Largest and smallest half-width of a chart's axis, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, by the largest share w of the votes that one person cast. An annotator changes the share
-# that wins by w (share - own share). Two pages rounded to a step s of log-odds therefore reveal the own share with an
-# error of s / (10 w). With the step 0.01 and w up to 0.5 %, or the step 0.05 and w up to 2 %, this error is hardly
-# smaller than the error of somebody who guesses that the own share is the pool's share.
+# Rounding steps of estimates, by the largest share w of the votes that one person cast.
+# Without this person's votes, the pool's share of won votes changes by w (pool's share - person's own share).
+# Two pages rounded to a step s of log-odds therefore reveal the person's own share with an error of s / (10 w).
+# For w up to 0.5 % with the step 0.01, and for w up to 2 % with the step 0.05, this error is large enough:
+# it is hardly smaller than the error of guessing that the person's own share equals the pool's share.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # Smallest pool in which rounding protects each person from a reader of two pages.
 FEWEST_HIDDEN = 50
 # A share of comparisons outside this range reveals to each voter how the others voted.
 _SAFE_SHARES = 0.05, 0.95
-# The name of a file may contain an id.
+# The page does not name the file of the table, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
 _EXACT = ("schema", "version", "settings", "annotators_file")
-# Names, codes and remedies stay unchanged; numbers in other sentences are rounded.
+# Names, codes and remedies on the page stay unchanged; numbers in other sentences are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
@@ -91,7 +92,7 @@ _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
 )
 _PART = re.compile(r"(?<![\w.,\-])(\d[\d,]*)( \w+)? of (\d[\d,]*)(?![\w.%]| %)")
-# A share next to a count, even a rounded count, reveals how small the rest is.
+# A share next to a count, even a rounded count, would reveal how small the remaining part is.
 _SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
@@ -127,8 +128,8 @@ def shareable(summary: Json) -> Json:
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The step is
     0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the votes.
-    Figures about one to four people are None or left out, together with figures from which they could be computed. The
-    summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld`` lists the
+    Figures about one to four people are None or left out, as are figures from which the missing ones could be computed.
+    The summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld`` lists the
     attributes that are left out.
     """
     data, pools = summary["data"], summary["pool"]
@@ -168,7 +169,7 @@ def shareable(summary: Json) -> Json:
     exact = {name: summary[name] for name in _EXACT}
     result: Json = cleaned(exact) | _round_content(content, "", step)
     result["step"] = step
-    # near 0.5, a change of one log-odds changes the share of won votes by a quarter
+    # if about half of the votes are won, a change of one log-odds changes the share of won votes by a quarter
     result["data"] = _round_content(_hide_data_figures(data), "", max(0.01, step / 5))
     for row in (*result["attributes"], *result["scan"]):
         if (
@@ -196,7 +197,7 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
     if row.get("differs_by_few"):
         return True
     if not data["has_annotators"]:
-        # each vote may be from a different person
+        # the bound is the number of votes, because each vote may be from a different person
         share = row.get("carrier_wins")
         return share is not None and round(row["n_cross"] * min(share, 1 - share)) < FEWEST_ANNOTATORS
     n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
@@ -208,7 +209,7 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
 
 
 def _hide_data_figures(data: Json) -> Json:
-    """Return the facts about the data without figures about few people."""
+    """Return the facts about the table of votes without figures about few people."""
     sizes = data["votes_per_comparison"].items()
     content = data | {
         "source": _NEUTRAL_NAME,
@@ -232,15 +233,15 @@ def _is_revealing(share: float | None) -> bool:
 
 
 def _hide_attribute_figures(row: Json, summary: Json) -> Json:
-    """Return the row of an attribute without figures that reveal votes."""
+    """Return the summary row of an attribute without figures that reveal individual votes."""
     joint = row["joint"]
     hidden = ["verdict"]
     if _is_withheld(row["quality_adjusted"], summary["data"]):
         hidden.append("quality_adjusted")
     if row["interval"] != "naive only":
-        # the width of this interval reveals the number of votes
+        # the width of the naive interval would reveal the number of votes
         hidden += ["naive_ci_low", "naive_ci_high"]
-    # the statements of certainty and advice use the exact figures
+    # the sentences about certainty and advice are computed from the exact figures
     return (
         row
         | dict.fromkeys(hidden)
@@ -253,9 +254,9 @@ def _hide_attribute_figures(row: Json, summary: Json) -> Json:
 
 
 def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
-    """Return the row of an attribute about annotators without figures about few people."""
+    """Return an attribute's summary of the annotators without figures about few people."""
     classes, groups = pool["classes"], pool["groups"]
-    # a class that one to four people dominate counts as one person
+    # a class that is dominated by one to four people counts as one person
     sizes = {
         row["class"]: 1 if row["is_dominated"] else row["n_people"] for row in classes if row["n_people"]
     }
@@ -280,7 +281,7 @@ def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
     few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
     if pool["level"] is not None and few_behind:
         content |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
-        content["absolute_why"] = "not on this page, because few people determine it"
+        content["absolute_why"] = "omitted here, because few people determine it"
     return content
 
 
@@ -300,9 +301,9 @@ def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
 
 
 def _hide_check_figures(checks: Json, data: Json) -> Json:
-    """Return the checks without figures about few people."""
+    """Return the checks of reliability, anchors and groups without figures about few people."""
     reliability, anchors = checks["care"], checks["anchors"]
-    # the page does not give the number of groups if there are several
+    # if there are several groups of annotators, the page does not state their number
     groups = {}
     for name, graph in checks["components"]["informative"].items():
         several = ("none", "one", "several")[min(graph["n"], 2)]
@@ -346,7 +347,7 @@ def _subject(problem: Json) -> str:
 
 
 def _round_content(value: Any, key: str, step: float) -> Any:
-    """Round the counts, the estimates and the numbers in sentences of a part of the summary."""
+    """Round the counts, the estimates and the numbers in sentences of a part of the audit's summary."""
     if isinstance(value, Mapping):
         entries = {name: _round_content(entry, name, step) for name, entry in value.items()}
         return {shown(name, LONGEST): entry for name, entry in entries.items()}
@@ -393,7 +394,7 @@ def _round_number(match: re.Match[str], step: float) -> str:
 
 
 def _center_panel(panel: DotPanel) -> DotPanel:
-    """Return the panel with an axis around zero that contains its marks."""
+    """Return the panel of a chart with an axis around zero that contains the panel's marks."""
     reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
     return replace(panel, limits=(-reach, reach))
 
@@ -455,7 +456,7 @@ def draw_model_figure(summary: Json) -> Figure | None:
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
-# Number of problems and of models that are printed.
+# Maximum numbers of problems and of models that the terminal prints.
 _WORST, _MOST_MODELS = 5, 20
 _COLUMNS = (
     "attribute",
@@ -479,7 +480,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
-    # problems of the estimates (codes 4xx) come before problems of the table
+    # problems with estimates (codes 4xx) come before problems with the table
     problems = sorted(summary["warnings"], key=lambda row: (_severity_rank(row), row["code"][1] != "4"))
     template = page_templates().get_template("audit.txt.jinja")
     text = template.render(
@@ -499,7 +500,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
 
 
 def _format_row(row: Json, pool: Json | None) -> list[str]:
-    """Format the row of an attribute for the terminal."""
+    """Format an attribute's row of the table in the terminal."""
     shares, ends = (row["cross_share"], row["carrier_wins"]), (row["ci_low"], row["ci_high"])
     columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
     columns.append(interval_text(*row["population_ci"]))
@@ -517,12 +518,12 @@ _KINDS = ("too few informative votes", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
-# Columns that the chart shows if annotators are not compared.
+# Columns that the chart shows if the audit does not compare annotators.
 _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 
 def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
-    """Return the page about individual annotators as HTML text. The page is personal data and must not be shared.
+    """Return the page about individual annotators as HTML text. This page is personal data and must not be shared.
 
     ``names`` maps pseudonyms to annotator ids, which the page shows next to the pseudonyms.
     """
@@ -555,7 +556,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
         if is_sum:
             people = people.assign(**{own: people[total] for own, total in _SUMS.items()})
         if pool["tau"] is None:
-            # no estimate is shrunk: only annotators with enough votes have an estimate
+            # if no estimate is shrunk, only annotators with enough votes have an estimate
             has_estimate &= people["status"] == "ok"
         order = _sort_by_votes(people[has_estimate], "n_informative")
         drawn = order.head(MOST_ROWS)
@@ -566,7 +567,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
         unit = "log-odds of choosing it, bias and merit together" if is_sum else "deviation, log-odds"
         how = unit, middle, _find_limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
-    rest = f"At most {MOST_ROWS} annotators are drawn; all are in {summary['annotators_file']}."
+    rest = f"The chart shows at most {MOST_ROWS} annotators; {summary['annotators_file']} contains all of them."
     return dot_figure("Individual annotators", panels, rest, legend(_MARKS))
 
 
@@ -580,7 +581,7 @@ def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure |
         style = _FLAGGED if row["flag_care"] else _ESTIMATED
         mark = Mark(row["care"], name, style, *ends)
         rows.append(DotRow(name, (mark,), f"{row['n_judgments']:,}"))
-    rest = f"At most {MOST_ROWS} annotators are drawn; all are in {summary['annotators_file']}."
+    rest = f"The chart shows at most {MOST_ROWS} annotators; {summary['annotators_file']} contains all of them."
     label, middle = f"reliability of {len(rows):,} annotators with intervals", Level(1.0, "mean")
     panel = DotPanel("", rows, label, "reliability", middle, (-1.0, 3.0), notes="judgments")
     return dot_figure("Reliability", [panel], rest, legend(_MARKS[1:]))
@@ -603,7 +604,7 @@ def _draw_person(row: Json, least: int) -> DotRow:
 
 
 def _find_limits(people: pd.DataFrame) -> Limits:
-    """Return an axis around zero that contains most estimates but not the far ends of a few wide intervals."""
+    """Return a chart axis around zero that contains most estimates but not the far ends of a few wide intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
     values = np.abs(values[np.isfinite(values)])
     reach = np.quantile(values, 0.9) if values.size else 0.0

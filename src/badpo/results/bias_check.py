@@ -1,4 +1,4 @@
-"""Checks whether the bias of the votes entered the policies: tilts, paired differences, theta, and remedies."""
+"""Check whether policies learned the bias of the votes, from tilts, paired differences and theta; suggest remedies."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Threshold in log-odds. The removed share of a smaller excess tilt is mostly noise, and smaller errors of theta are
+# Threshold for DPO's excess tilt in log-odds; below it, the removed share is mostly noise and errors of theta are
 # accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
@@ -38,12 +38,13 @@ _sentence = partial(sentence, "run_sentences.jinja")
 
 
 def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
-    """Classify the tilt of an arm against DPO's excess tilt.
+    """Classify how much of DPO's excess tilt an arm has removed.
 
-    Both intervals are for the tilt of a policy minus the tilt of the target. "overshoot" means that the arm's interval
-    lies on the other side of the target, beyond 10 % of DPO's excess. "not nearer" means that the arm's tilt is at
-    least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, the outcome is "nothing
-    to remove", or "added" if the arm's interval lies beyond ``small`` and its tilt is farther from the target.
+    ``dpo`` and ``arm`` are intervals for the tilt of the policy minus the tilt of the target. "overshoot" means that
+    the arm's interval lies on the other side of the target, beyond 10 % of DPO's excess. "not nearer" means that the
+    arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, the
+    outcome is "nothing to remove", or "added" if the arm's interval lies beyond ``small`` and its tilt is farther from
+    the target.
 
     Examples
     --------
@@ -66,13 +67,13 @@ def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
 
 
 def is_large(difference: Interval, small: float = SMALL) -> bool:
-    """Return whether an interval lies beyond ``small`` on one side of zero."""
+    """Return whether an interval of a tilt difference lies beyond ``small`` on one side of zero."""
     return bool(difference.low > small or difference.high < -small)
 
 
 @dataclass(frozen=True)
 class ArmCheck:
-    """The outcome of an arm that learns theta.
+    """The outcome of the bias check for an arm that learns theta.
 
     ``share`` is the removed share of DPO's distance to the target; it is None if that distance is not large.
     ``problems`` are sentences with the cause of a failure and the next command; they are empty for a successful arm.
@@ -85,7 +86,7 @@ class ArmCheck:
 
 @dataclass(frozen=True)
 class BiasCheck:
-    """The tilts of all arms toward one attribute, paired differences, and the outcome of each BA-DPO arm.
+    """The tilts of all arms toward one attribute, their paired differences, and the outcome of each BA-DPO arm.
 
     ``kind`` is "swap" for the tilt on swap pairs, else "tilt". The target is the tilt of the placebo if there is a
     placebo, else the tilt of the reference, which is zero. ``small`` is `SMALL` per unit of the attribute.
@@ -103,7 +104,7 @@ class BiasCheck:
 
     @property
     def excess(self) -> Estimate | None:
-        """DPO's tilt minus the target's; None if DPO was not measured."""
+        """DPO's tilt minus the target's tilt; None if DPO was not measured."""
         return self.differences.get((DPO, self.target))
 
     @property
@@ -118,7 +119,7 @@ class BiasCheck:
 
     @property
     def title(self) -> str:
-        """Title with the attribute and the kind of comparisons."""
+        """Title of a bias check, with the attribute and the kind of comparisons."""
         return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
@@ -136,7 +137,7 @@ class BiasCheck:
 
 
 def check_bias(suite: MeasuredRuns) -> list[BiasCheck]:
-    """Return one check for each measured tilt: on cross-group comparisons and, if measured, on swap pairs."""
+    """Return one bias check for each measured tilt: on cross-group comparisons and, if measured, on swap pairs."""
     checks = (_check_tilt(suite, name, kind) for name in suite.labels for kind in ("tilt", "swap"))
     return [check for check in checks if check.tilts]
 
@@ -158,7 +159,7 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
 
 
 def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
-    """Check an arm from DPO's distance to the target and its own distance."""
+    """Check an arm that learns theta by comparing its distance to the target with DPO's distance."""
     reports = (_theta_problem(run, check.name, check.small) for run in suite.of(arm))
     problems = [report for report in reports if report][:1]
     if check.excess is None:
@@ -207,13 +208,13 @@ def _slower(run: Run) -> str:
 
 
 def _longer(run: Run, kl: float) -> str:
-    """Return the command that trains until the divergence is near the paper's, with a higher rate or more steps."""
+    """Return the command that trains to about the paper's KL divergence, with a higher learning rate or more steps."""
     training = run.readouts.training
     if training is None:
         return ""
     if kl > KL_OF_PAPER:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
-    # the divergence of a small change is proportional to the square of the change
+    # the KL divergence of a small change is proportional to the square of the change
     factor = min(10.0, max(2.0, math.sqrt(KL_OF_PAPER / max(kl, 1e-9))))
     options = ["--learning_rate", f"{factor * training.learning_rate:.1g}"]
     if training.steps and training.steps < FEW_STEPS:
@@ -238,13 +239,13 @@ def bias_verdicts(suite: MeasuredRuns) -> list[str]:
 
 
 def bias_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return the checks as sentences: tilts, paired differences, remedies, and commands."""
+    """Return the bias checks as sentences: tilts, paired differences, remedies, and commands."""
     checks = [_bias_finding(suite, check) for check in check_bias(suite)]
     return [*checks, *_length_finding(suite), *_drift_finding(suite)]
 
 
 def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
-    """Return the finding of a check: DPO's tilt, the tilt of each BA-DPO arm, and each next command once."""
+    """Return the finding of a check: DPO's tilt, the tilt of each BA-DPO arm, and each command to run next."""
     sentences: list[tuple[str, str]] = []
     for arm, found in check.arms.items():
         run = suite.of(arm)[0]
@@ -265,7 +266,7 @@ def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
 
 
 def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
-    """Return the sentence that says whether an arm removed the bias."""
+    """Return the sentence that states whether an arm removed the bias that DPO learned."""
     found, share = check.arms[arm], check.arms[arm].share
     reason = _reason(suite, check) if found.outcome == "nothing to remove" else None
     return _sentence(
@@ -285,12 +286,12 @@ def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
 
 
 def _percent_interval(share: Interval) -> str:
-    """Format the interval of a share without a percent sign at its lower end."""
+    """Format the confidence interval of a share without a percent sign at its lower end."""
     return interval_text(share.low, share.high, percent).replace("\u00a0%", "", 1)
 
 
 def _reason(suite: MeasuredRuns, check: BiasCheck) -> Reason:
-    """Return why DPO has no large excess tilt."""
+    """Return the reason why DPO has no large excess tilt, such as "few comparisons"."""
     votes, excess = _bias_in_votes(suite, check.name), check.excess
     if votes is not None and not is_large(votes):
         return "no bias"

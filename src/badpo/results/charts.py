@@ -1,10 +1,10 @@
-"""Charts as inline SVG: rows of estimates with intervals.
+"""Draw charts as inline SVG: rows of estimates with intervals.
 
 Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
 network. A chart is made of texts and paths only. Colors come from the page's style sheet by class (``s0``, ``s1``,
 ...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no reading
 depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one infinite
-interval does not compress the rest of the chart.
+interval does not compress the other marks.
 """
 
 import math
@@ -27,7 +27,7 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class TextTable:
-    """Column names and rows of texts; the first cell of a row is its name."""
+    """A table with column names and rows of texts; the first cell of each row is the row's name."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -35,7 +35,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: panels with subtitles, a table of its numbers, and an optional legend.
+    """A figure with panels that have subtitles, a table of the figure's numbers, and an optional legend.
 
     ``caption`` is added to the caption for ``title`` in `figures.jinja`.
     """
@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot. Each of its marks has its own lane, and a note is at the end of the row."""
+    """A labelled row of a dot plot. Each mark of the row has its own lane, and a note is at the end of the row."""
 
     label: str
     marks: tuple[Mark, ...]
@@ -71,7 +71,7 @@ class DotRow:
 
 @dataclass(frozen=True)
 class Level:
-    """A reference value, drawn as a dashed line with its name."""
+    """A reference value of a chart, drawn as a dashed line with its name."""
 
     value: float
     name: str
@@ -79,10 +79,10 @@ class Level:
 
 @dataclass(frozen=True)
 class DotPanel:
-    """Estimates with intervals in labelled rows; ``label`` describes the chart for screen readers.
+    """A chart of estimates with intervals in labelled rows; ``label`` describes the chart for screen readers.
 
-    ``notes`` is the heading of the rows' notes; with a heading, the rows are dense and end with their notes. Without
-    ``notes``, each lane ends with its value, formatted by ``number``.
+    ``notes`` is the heading of the rows' notes; with a heading, the rows are dense and end with their notes. If
+    ``notes`` is empty, each lane ends with its value, formatted by ``number``.
     """
 
     title: str
@@ -100,13 +100,13 @@ class DotPanel:
         return [mark for row in self.rows for mark in row.marks]
 
     def extent(self) -> list[float]:
-        """Return all finite values that the marks draw."""
+        """Return all finite values that the panel's marks show."""
         drawn = [value for m in self.marks for value in (m.value, m.low, m.high, *m.repeats)]
         return [value for value in drawn if value is not None and math.isfinite(value)]
 
 
 _LABEL = 13.0  # height of a label
-# height of a lane, gap between rows, width of a letter of a label
+# height of a lane, gap between rows, and width of one letter of a label
 _ROOMY, _DENSE = (20, 10, 7.6), (5.6, 2.8, 7.6)
 
 
@@ -149,7 +149,7 @@ def dot_plot(panel: DotPanel) -> Markup:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart as an SVG text that notebooks display."""
+    """A chart as SVG text, which notebooks display."""
 
     svg: str = field(repr=False)
 
@@ -199,7 +199,7 @@ def dot_figure(
 
 
 def legend(entries: Iterable[tuple[str, int]]) -> Markup:
-    """Return an HTML list of names with their shapes."""
+    """Return the legend of a chart: an HTML list of names with their shapes."""
     items = Markup("")
     for name, style in entries:
         drawn = _path(f"mark s{style}", _shape(13, 7, style, 4.4))
@@ -256,7 +256,7 @@ def _upright(
 ) -> list[Markup]:
     """Draw a horizontal axis with its name, tick lines, and as many tick numbers as fit without overlap.
 
-    Tick lines and the reference line are drawn inside the ``lanes`` only.
+    The function draws tick lines and the reference line only inside the ``lanes``.
     """
     places, labels = list(map(across.at, across.ticks)), across.labels()
     each = math.ceil(7.4 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
@@ -303,7 +303,7 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     tip, low, high = f"{mark.name}: {number(mark.value)}", mark.low, mark.high
     if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
         path = f"M{across.at(low)} {y}H{across.at(high)}"
-        # an arrow marks an end of the interval beyond the axis
+        # if an end of the interval lies beyond the axis, an arrow marks it
         path += f"M{across.start + 3} {y - 2}l-3 2 3 2" if low < across.low else ""
         path += f"M{across.end - 3} {y - 2}l3 2-3 2" if high > across.high else ""
         drawn += _path(f"interval {style}", path)
@@ -316,7 +316,7 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
-# The corners of each style's shape, for a radius of one; None is a circle.
+# Corners of the shape of each chart style, for a radius of one; None is a circle.
 _SQUARE, _UP = "-.9,-.9 .9,-.9 .9,.9 -.9,.9", "0,-1.2 1.15,.9 -1.15,.9"
 _PLUS = "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
 _CROSS = "-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0"
@@ -338,7 +338,7 @@ FIRST_CLASS_STYLE = 4
 
 
 def _shape(x: float, y: float, style: int, r: float) -> str:
-    """Return the SVG path of a style's shape around a point."""
+    """Return the SVG path of a chart style's shape around a point."""
     corners = _SHAPES[style]
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
@@ -349,5 +349,5 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
 
 
 def class_style(i: int) -> int:
-    """Return the style of the i-th item without a style of its own, such as an annotator class."""
+    """Return the chart style of the i-th item that has no style of its own, such as an annotator class."""
     return FIRST_CLASS_STYLE + i % (STYLES - FIRST_CLASS_STYLE)

@@ -1,4 +1,4 @@
-"""Text for people: names of arms and attributes, formatted numbers, and shortened texts."""
+"""Format texts for people: names of arms and attributes, numbers, and shortened texts."""
 
 import math
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REFERENCE, DPO, PLACEBO = "reference", "dpo", "dpo_placebo"
 LONGEST, TERMINAL_WIDTH = 400, 100
 MINUS = "\u2212"
-# Templates whose result is not HTML: text for the terminal, Markdown, and sentences that a page escapes itself.
+# Templates that do not produce HTML: text for the terminal, Markdown, and sentences that a page escapes itself.
 _PLAIN_TEXT = (".txt.jinja", ".md.jinja", "_sentences.jinja")
 DASH = "\u2013"
 _MOST_PLACES = 6
@@ -45,7 +45,7 @@ _ARMS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding with a title and further sentences; each sentence has a heading, which may be empty."""
+    """A finding of a report: a title, a text, and further sentences, each with a heading that may be empty."""
 
     title: str
     finding: str
@@ -64,7 +64,7 @@ def arm_order(arm: str) -> tuple[int, str]:
 
 
 def built_in_of(config: Json) -> BuiltIn:
-    """Return the built-in type of an attribute from its JSON configuration."""
+    """Return the built-in type of an attribute, given the attribute's JSON configuration."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
@@ -77,7 +77,7 @@ def attribute_label(attribute: str, config: Json) -> str:
 
 
 def attribute_definition(config: Json) -> str:
-    """Describe an attribute's JSON configuration in words; lists are counted and not printed."""
+    """Describe an attribute's JSON configuration in words; for lists, print only the number of items."""
     if not config:
         return "not recorded"
     parts = [
@@ -103,12 +103,12 @@ def shown(text: str, limit: int = 60) -> str:
 def markdown_text(text: str) -> str:
     """Return a text from data as a cell of a Markdown table, with markup and cell separators escaped."""
     clean = escape(shown(text, 80), quote=False)
-    # an underscore inside a word is not markup
+    # an underscore inside a word is not markup in Markdown
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def cleaned(value: Any) -> Any:
-    """Apply `shown` to every text and every key of a value from a file."""
+    """Apply `shown` to every text and every key in a JSON value that was read from a file."""
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -127,7 +127,7 @@ def decimal(value: float | None, places: int = 2) -> str:
 
 
 def decimal_places(values: Iterable[float | None], least: int = 2) -> int:
-    """Return the number of decimal places with which the largest of the values has two significant digits.
+    """Return the number of decimal places at which the largest value has two significant digits.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def signed(value: float | None, places: int = 2) -> str:
 def interval_text(
     low: float | None, high: float | None, number: Callable[[float], str] = decimal
 ) -> str:
-    """Format an interval; an unknown end is left out, and two unknown ends give a dash."""
+    """Format an interval of numbers; an unknown end is left out, and two unknown ends give a dash."""
     below, above = (None if end is None or math.isnan(end) else number(end) for end in (low, high))
     if below and above:
         return f"{below} to {above}"
@@ -166,7 +166,7 @@ def count_text(n: int | None) -> str:
 
 
 def part_text(n: int | None, of: int | None) -> str:
-    """Format a part of a total; "many" if both are rounded to the same number."""
+    """Format the number of items in a part of a total; "many" if part and total are rounded to the same number."""
     return "many" if n == of and isinstance(n, Rounded) else count_text(n)
 
 
@@ -188,7 +188,7 @@ def p_value(value: float | None) -> str:
 
 
 def lean_text(found: Json | None) -> str:
-    """Format log-odds with their interval; a dash without an estimate."""
+    """Format log-odds with their interval; if there is no estimate, return a dash."""
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
@@ -202,7 +202,7 @@ def lean_text(found: Json | None) -> str:
 
 @cache
 def page_templates() -> "jinja2.Environment":
-    """Return the templates; values are escaped unless the template is plain text, and a missing value is an error."""
+    """Return the page templates; values are escaped except in plain text, and a missing value is an error."""
     import jinja2  # imported here, because --help of the paper's commands imports this module
 
     environment = jinja2.Environment(

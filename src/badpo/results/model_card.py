@@ -1,7 +1,7 @@
-"""The model card of a trained run: declared attributes, anchor, measurements and limits.
+"""Write the model card of a trained run: declared attributes, anchor, measurements and limits.
 
-The card contains aggregates only. It names no annotator and prints no mean over fewer than five annotators, because a
-mean over very few annotators reveals their individual biases.
+The card contains aggregates only. The model card names no annotator and prints no mean over fewer than five annotators,
+because a mean over very few annotators reveals their individual biases.
 """
 
 import math
@@ -21,7 +21,7 @@ from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.run_findings import anchor_of_run, gold_sentence
 from badpo.theory.summaries import Interval, log_odds_distance
 
-# Pattern of a Hub id, pattern of file names (which are not Hub ids), and keys of a recipe that the card shows.
+# Pattern of a Hub id, pattern of file names (which are not Hub ids), and recipe keys that the model card shows.
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -63,7 +63,7 @@ def model_card(run_folder: Path) -> str:
 
 @dataclass(frozen=True)
 class AttributeRow:
-    """Table row of a declared attribute; a value that was not measured is NaN, and a missing gap is None.
+    """Row of the model card's table for a declared attribute; unmeasured values are NaN, and a missing gap is None.
 
     ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
     reference in log-odds.
@@ -88,7 +88,7 @@ class AttributeRow:
 
 
 def _header(run: Run) -> Json:
-    """Return the YAML header for the Hub, without the paths of local files and folders."""
+    """Return the model card's YAML header for the Hub, without the paths of local files and folders."""
     is_adapter = (run.folder / "model" / "adapter_config.json").exists()
     header: Json = {
         "library_name": "peft" if is_adapter else "transformers",
@@ -117,7 +117,7 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Json) -> 
 
 
 def _mean_theta(run: Run, name: str) -> str:
-    """Format the mean theta of the annotators that are not gold, unless there are fewer than five of them."""
+    """Format the mean theta of all annotators except gold annotators, unless there are fewer than five of them."""
     theta = run.theta()
     if theta is None or not run.bias.parts:
         return "not learned"
@@ -129,7 +129,7 @@ def _mean_theta(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> Json:
-    """Return the settings of the recipe that the card shows, by name."""
+    """Return the settings of the recipe that the model card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {
         **run.config,

@@ -52,8 +52,7 @@ _READ = (
     "environment.json",
 )
 _Z = float(ndtri(0.975))
-# Log-probability relative to the reference, in nats per token. Below this value, training made all responses less
-# likely.
+# Below this log-probability relative to the reference, in nats per token, training made all responses less likely.
 FAR_BELOW = -0.3
 _LARGEST = 1e12  # no metric has a larger value, and charts cannot draw larger values
 _Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)] | None
@@ -67,7 +66,7 @@ class _Content(BaseModel):
 
 
 class Measured(_Content):
-    """An estimate in ``readouts.json`` with its standard error or interval and n; its key depends on the metric."""
+    """An estimate in ``readouts.json`` with its standard error or interval and its sample size n."""
 
     value: _Number = Field(
         validation_alias=AliasChoices(
@@ -89,14 +88,14 @@ class Tilt(Measured):
 
 
 class StoredSums(_Content):
-    """Sums of a metric by prompt and their divisors; two metrics with equal ``sizes`` have the same rows."""
+    """Sums of a metric over each prompt, and their divisors; with equal ``sizes`` two metrics have the same rows."""
 
     sums: list[float]
     sizes: list[float]
 
 
 class LearnedTheta(_Content):
-    """Theta of one attribute: its mean, and the planted mean if theta was planted.
+    """Learned theta for one attribute: its mean over annotators, and the planted mean if the votes were simulated.
 
     ``implied`` is the mean theta estimated from the votes given the final policy, with the interval ``low`` to
     ``high``. ``offline`` is the log-odds that the response with the attribute wins a training vote, with its interval.
@@ -113,7 +112,7 @@ class LearnedTheta(_Content):
 
     @property
     def bias_in_votes(self) -> Interval | None:
-        """The log-odds in the training votes with their interval; None if they are not recorded."""
+        """Log-odds that the response with the attribute wins a training vote; None if they are not recorded."""
         if self.offline is None or self.offline_low is None or self.offline_high is None:
             return None
         se = (self.offline_high - self.offline_low) / (2 * _Z)
@@ -149,12 +148,12 @@ class Readouts(_Content):
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
-        """Probability of each attribute if it was measured, else the mean over sampled answers."""
+        """Rate of each attribute, computed from probabilities if these were measured, else from sampled answers."""
         return self.sampled | self.generated | self.rates
 
 
 class FirstMargin(_Content):
-    """Mean margin of the first step, and the difference between the first log-probabilities and the reference's."""
+    """Mean margin of the first step, and its difference in log-probabilities from the reference."""
 
     mean: float
     difference: float
@@ -197,7 +196,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder; missing files give empty content."""
+    """Content of a run folder; if a file is missing, its content is empty."""
 
     folder: Path
     arm: str
@@ -209,13 +208,13 @@ class Run:
 
     @property
     def recipe_bias(self) -> Json:
-        """The recipe's block ``bias``; empty if the recipe only names the variant."""
+        """The block ``bias`` of the run's recipe; empty if the recipe only names the variant."""
         block = self.config.get("bias")
         return block if isinstance(block, dict) else {}
 
     @property
     def title(self) -> str:
-        """Name of the run's method in a sentence; a run that learns theta is a BA-DPO run."""
+        """Name of the run's method for use in a sentence; a run that learns theta is called a BA-DPO run."""
         if self.arm in (REFERENCE, PLACEBO):
             return f"the {arm_label(self.arm)}"
         return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
@@ -229,17 +228,17 @@ class Run:
 
     @property
     def is_named_after_arm(self) -> bool:
-        """Whether the folder has the name that `badpo train` gives it; the folder of a script may have any name."""
+        """Whether the run folder has the name that `badpo train` gives; a script may use any folder name."""
         return self.folder.name == f"{self.arm}-s{self.seed}"
 
     @property
     def shown_folder(self) -> Path:
-        """The folder for a page, which does not name folders of the machine: a relative path, or the last part."""
+        """Path of the run folder that a page may show: a relative path, or the last part of an absolute path."""
         return Path(self.folder.name) if self.folder.is_absolute() else self.folder
 
     @property
     def shown_table(self) -> str:
-        """Path of the votes for a command, without folders of the machine; empty if the recipe names no table."""
+        """Path of the votes for use in a shown command, without absolute folders; empty if there is no table."""
         table = self.config.get("dataset_name")
         if not isinstance(table, str):
             return ""
@@ -247,12 +246,12 @@ class Run:
         return Path(path).name if os.path.isabs(path) else path
 
     def train_command(self, *options: str) -> str:
-        """Return the command that trains with the recipe of this run and further options."""
+        """Return the `badpo train` command with the recipe of this run and further options."""
         return shlex.join(["badpo", "train", "--config", str(self.shown_folder / RUN_RECIPE), *options])
 
     @property
     def configs(self) -> dict[str, Json]:
-        """JSON configuration of each attribute of the bias term, in the order of the bias term."""
+        """JSON configuration of each attribute in the run's bias term, in the order of the bias term."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
 
@@ -262,7 +261,7 @@ class Run:
         return set(self.bias.annotators) - set(self.bias.gold_annotators)
 
     def theta(self) -> Floats | None:
-        """Return theta of every annotator in log-odds; None for a run without a bias term."""
+        """Return the theta of every annotator in log-odds; None if the run has no bias term."""
         if not self.bias.attributes or not (self.folder / "bias.safetensors").exists():
             return None
         from badpo.objective.bias import BiasTerm
@@ -280,8 +279,8 @@ class Run:
     def reading(self, *place: str) -> Interval | None:
         """Return the estimate at a path of the readouts, such as "heldout", "length"; None if nothing was measured.
 
-        The interval is the recorded interval, else a normal interval from the standard error, else NaN. Estimates
-        from the votes of fewer than five people are None.
+        If no interval was recorded, the function computes a normal interval from the standard error, or NaN. The result
+        is also None if the estimate is from the votes of fewer than five people.
         """
         people = self.bias.annotators
         if place[0] in ("heldout", "votes") and people and is_about_single_people(people):
@@ -302,7 +301,7 @@ def _normal_interval(value: float, se: float) -> Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate for an arm: the mean over seeds, or the value of a single run, with an interval and seed values."""
+    """An estimate for an arm, over seeds or for a single run, with an interval and the value of each seed."""
 
     interval: Interval
     of_seed: Mapping[int, float]
@@ -320,11 +319,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """The part of DPO's shift of a rate or length that an arm removed.
+    """How much of DPO's shift of a rate or length an arm removed.
 
-    ``share`` is the removed share of the shift, per seed and averaged. It is None if the interval of DPO's shift
-    includes zero, because the denominator would be noise. ``distance`` is the distance of the arm to the reference,
-    in log-odds for a rate and in the metric's unit otherwise.
+    ``share`` is the removed share of the shift, per seed and averaged. This share is None if the interval of DPO's
+    shift includes zero, because its denominator would be noise. ``distance`` is the distance of the arm to the
+    reference, in log-odds for a rate and in the metric's unit otherwise.
     """
 
     share: Estimate | None = None
@@ -333,7 +332,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """Measured runs, sorted by arm and then by seed, and the names of ``unmeasured`` runs."""
+    """The measured runs, sorted by arm and then by seed, and the names of ``unmeasured`` runs."""
 
     name: str
     runs: tuple[Run, ...]
@@ -341,7 +340,7 @@ class MeasuredRuns:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Measured arms: the reference, DPO, then other arms in the order of `arm_order`."""
+        """Names of the measured arms: the reference, DPO, and then other arms in the order of `arm_order`."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
@@ -351,7 +350,7 @@ class MeasuredRuns:
 
     @property
     def configs(self) -> dict[str, Json]:
-        """JSON configuration of every declared attribute, then of attributes that were only measured."""
+        """JSON configuration of every declared attribute, followed by those of attributes that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         read = [run.readouts for run in self.runs]
         measured = [name for of in read for name in (*of.rates, *of.theta)]
@@ -377,7 +376,7 @@ class MeasuredRuns:
         return tuple(run for run in self.runs if run.arm == arm)
 
     def estimate(self, arm: str, *place: str) -> Estimate | None:
-        """Return an arm's estimate over its seeds; None if no run of the arm has the metric."""
+        """Return an arm's estimate of a metric over its seeds; None if no run of the arm has the metric."""
         read = {run.seed: run.reading(*place) for run in self.of(arm)}
         known = {seed: r for seed, r in read.items() if r is not None}
         found = {seed: r for seed, r in known.items() if math.isfinite(r.estimate)}
@@ -394,13 +393,13 @@ class MeasuredRuns:
         return Estimate(interval, values)
 
     def count(self, *place: str, arm: str = "") -> str:
-        """Return the sample size of a metric over all runs or an arm's runs, as text; empty if not recorded."""
+        """Return the sample size of a metric, over all runs or an arm's runs, as text; empty if it is not recorded."""
         runs = self.of(arm) if arm else self.runs
         counts = {n for run in runs if (n := run.measured(*place).n) is not None}
         return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
 
     def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Return prompts with one answer of the first run of each arm."""
+        """Return prompts, each with one answer from the first run of every arm."""
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
@@ -410,9 +409,9 @@ class MeasuredRuns:
     def moved(self, *place: str) -> Interval | None:
         """Return DPO's shift of a metric from the reference; None if DPO or the reference was not measured.
 
-        With several seeds, the reference counts as exact. With one seed, the standard errors of both runs are
-        combined as if they were independent. Both runs are measured on the same prompts, so this interval is
-        conservative.
+        With several seeds, the interval of the shift treats the reference as exact. With one seed, the function
+        combines the standard errors of DPO and the reference as if they were independent. DPO and the reference are
+        measured on the same prompts, so this interval is conservative.
         """
         reference, dpo = (self.estimate(arm, *place) for arm in (REFERENCE, DPO))
         if reference is None or dpo is None:
@@ -425,8 +424,9 @@ class MeasuredRuns:
     def difference(self, arm: str, other: str, key: str) -> Estimate | None:
         """Return the paired difference of a metric such as "tilt/length" between two arms.
 
-        The result is None if the arms were not measured on the same rows. With one seed, the interval is clustered by
-        prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference is zero.
+        The result is None if the arms were not measured on the same rows. With one seed, the interval of the difference
+        is clustered by prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference
+        is zero.
         """
         differences = self._differences(arm, other, key)
         return _combine_seeds({seed: ratio_of_sums(*sums) for seed, sums in differences.items()})
@@ -434,7 +434,8 @@ class MeasuredRuns:
     def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
         """Return the share of the difference between DPO and the target that an arm removed, with its interval.
 
-        The three policies are paired by row. The result is None if they were not measured on the same rows.
+        The arm, DPO and the target are paired by row. The result is None if the three were not measured on the same
+        rows.
         """
         removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
         shares = {
@@ -444,7 +445,7 @@ class MeasuredRuns:
         return _combine_seeds(dict(sorted(shares.items())))
 
     def _differences(self, arm: str, other: str, key: str) -> dict[int, tuple[Floats, Floats]]:
-        """Return the differences of the sums by prompt and their divisors, for each seed of both arms."""
+        """Return the differences of the sums by prompt between two arms, and the divisors, for each common seed."""
         own, others = (
             {run.seed: run.readouts.by_prompt for run in self.of(name)} for name in (arm, other)
         )
@@ -460,7 +461,7 @@ class MeasuredRuns:
         return found
 
     def compare_command(self) -> str:
-        """Return the command that trains DPO and the placebo for the first run with theta; empty without a recipe."""
+        """Return the command that trains DPO and the placebo for the first run with theta; empty if there is none."""
         for run in self.runs:
             if "dataset_name" in run.config and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
@@ -498,7 +499,7 @@ class MeasuredRuns:
 
 
 def _combine_seeds(found: Mapping[int, Interval]) -> Estimate | None:
-    """Return the interval of a single seed, or Student's t interval over several seeds; None without a seed."""
+    """Return the interval of a single seed, or Student's t interval over several seeds; None if there are no seeds."""
     if not found:
         return None
     (first, *more), values = found.values(), {seed: one.estimate for seed, one in found.items()}
@@ -510,7 +511,7 @@ def _average_seeds(values: Mapping[int, float]) -> Estimate:
 
 
 def is_continuous(config: Json) -> bool:
-    """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
+    """Return whether an attribute is an amount, so that the attribute's mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
 
@@ -534,18 +535,18 @@ def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
     finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:
         raise ConfigError(
-            f"no finished run in {', '.join(map(str, folders))}; train one with `badpo train`"
+            f"no finished run in {', '.join(map(str, folders))}; train a run with `badpo train`"
         )
     left_out = [str(run) for run in found if run not in finished and run.name != REFERENCE]
     if left_out:
-        logger.warning("these runs are not finished and are left out: %s", ", ".join(left_out))
+        logger.warning("the following runs are not finished and are left out: %s", ", ".join(left_out))
     return finished
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     """Read every measured run in the given folders, which are run folders or contain run folders.
 
-    The measured reference beside a run is read too.
+    The function also reads the measured reference that lies beside a run.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     named = find_runs(folders)
@@ -555,7 +556,7 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
     if len(unmeasured) == len(found):
         where = ", ".join(map(str, folders))
-        remedy = "train one with `badpo train` or `badpo demo`"
+        remedy = "train a run with `badpo train` or `badpo demo`"
         if unmeasured:
             has_recipe = any((path / RUN_RECIPE).exists() for path in found)
             remedy = "run `badpo evaluate` on them first" if has_recipe else BY_COMMAND
@@ -580,7 +581,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. The arm and the seed come from its readouts, else from the name of the folder."""
+    """Read a run folder. Its readouts name the arm and the seed; without readouts, the name of the folder does."""
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(
@@ -613,7 +614,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read_content(path: Path, expected: type[Content]) -> Content:
-    """Return the content of a JSON file, empty without a file; a `DataError` lists every key with a wrong value."""
+    """Return the content of a JSON file, empty if there is no file; a `DataError` lists all keys with wrong values."""
     if not path.exists():
         return expected()
     try:
@@ -622,7 +623,7 @@ def _read_content(path: Path, expected: type[Content]) -> Content:
         if error.errors()[0]["type"] == "json_invalid":
             what = f"{path} is not valid JSON ({error.errors()[0]['msg']})"
             raise ConfigError(f"{what}; remove the file and create it again") from error
-        remedy = "measure or train the run again, or leave out its folder"
+        remedy = "measure or train the run again, or do not name its folder"
         raise DataError(
             Problem(
                 "E161",

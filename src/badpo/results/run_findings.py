@@ -1,4 +1,4 @@
-"""Findings about trained runs in sentences: rates and lengths of the answers of each arm, and anchors.
+"""Write findings about trained runs as sentences: rates and lengths of the answers of each arm, and anchors.
 
 `run_sentences.jinja` has the sentences; this module decides which of them apply.
 """
@@ -28,7 +28,7 @@ _sentence = partial(sentence, "run_sentences.jinja")
 
 
 def anchor_of_run(run: Run) -> Anchor:
-    """Return the anchor of a run, which fixes the shared bias that votes do not identify."""
+    """Return the anchor of a run; the anchor fixes the shared bias, which votes do not identify."""
     if not run.bias.parts:
         return "none"
     if run.bias.gold_annotators:
@@ -47,7 +47,7 @@ def gold_sentence(run: Run) -> str:
 
 
 def anchor_sentences(suite: MeasuredRuns) -> list[str]:
-    """Describe the anchors of the arms of a suite; empty for the reference alone."""
+    """Describe what anchors each arm of a suite; empty if the suite contains only the reference."""
     runs, sentences = [run for run in suite.runs if run.arm != REFERENCE], []
     margins = [first for run in runs if (first := run.bias.extra.first_margin)]
     off = [first.mean for first in margins if first.difference > first.tolerance]
@@ -109,7 +109,7 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
 def _quantity(
     suite: MeasuredRuns, name: str, symbol: str, noun: str, place: tuple[str, ...], is_rate: bool
 ) -> Quantity:
-    """Return a quantity whose decimal places show how far the farthest arm is from the first one."""
+    """Return a quantity with enough decimal places to show how far the farthest arm is from the first arm."""
     known = [found.value for arm in suite.arms if (found := suite.estimate(arm, *place))]
     distances = [value - known[0] for value in known]
     return Quantity(
@@ -121,7 +121,7 @@ def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return one finding for each measured quantity: DPO's shift from the reference, and the share each arm removed.
 
     If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
-    values. If there is a placebo, the arms are compared with the placebo and not with the reference.
+    values. If the page has a placebo, other findings compare the arms with the placebo instead of the reference.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
     return [

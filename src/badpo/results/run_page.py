@@ -1,4 +1,4 @@
-"""The report page about trained runs: findings, a table, charts, limits and provenance."""
+"""Write the report page about trained runs: findings, a table, charts, limits and provenance."""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +91,7 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
 
 
 def missing_arms(suite: MeasuredRuns) -> list[str]:
-    """Return a sentence with the next command for the reference and for DPO, if they are not on the page."""
+    """If the reference or DPO is not on the page, return a sentence with the command that adds it."""
     sentences = []
     run = next((run for run in suite.runs if run.arm != REFERENCE), None)
     if run and REFERENCE not in suite.arms:
@@ -106,14 +106,14 @@ def missing_arms(suite: MeasuredRuns) -> list[str]:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 PAPERS_SHARE = "removed (paper)"
-# A value and its 95 % confidence interval as texts; empty if they do not apply or are not known.
+# A table cell: a value and its 95 % confidence interval as texts; a text is empty if it does not apply or is not known.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
 Columns = list[tuple[str, tuple[str, ...]]]  # name of each group and names of its columns
 
 
 def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
-    """Return the column groups, and the cells of every arm; a dash marks a value that was not measured."""
+    """Return the column groups of the table, and the cells of every arm; a dash marks a value that was not measured."""
     found = quantities(suite)
     rate = ("rate", "distance in log-odds", PAPERS_SHARE)
     mean = ("mean", "distance", PAPERS_SHARE)
@@ -139,7 +139,7 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
 
 
 def arms_side_by_side(suite: MeasuredRuns) -> list[list[str]]:
-    """Return the result of each arm as rows of a terminal table; empty if no rate was measured."""
+    """Return the results of all arms as rows of a terminal table; empty if no rate was measured."""
     groups, rows = summary_table(suite)
     if len(groups) == 1:
         return []
@@ -164,7 +164,7 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """Return names and values of the seeds, data and package versions of the runs."""
+    """Return the page's provenance: names and values of the seeds, data and package versions of the runs."""
     unknown, runs = RunEnvironment(), suite.runs
     made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
@@ -205,7 +205,7 @@ def _arm_panel(
     limits: Limits | None = None,
     number: Callable[[float], str] = decimal,
 ) -> DotPanel:
-    """Return a panel with a row for every measured arm and a tick for every seed."""
+    """Return a chart panel with a row for every measured arm and a tick for every seed."""
     rows = []
     for arm in suite.arms if arms is None else arms:
         if found := suite.estimate(arm, *place):
@@ -219,7 +219,7 @@ def _arm_panel(
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
-    """Return the reference line of a panel: the mean of a metric over arms."""
+    """Return the reference line of a chart panel: the mean of a metric over arms."""
     each = (suite.estimate(arm, *place) for arm in arms or suite.arms)
     known = [found.value for found in each if found]
     return Level(float(np.mean(known)), name) if known else None
@@ -239,10 +239,11 @@ def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
 
 def _interval_note(suite: MeasuredRuns) -> str:
     if len(suite.seeds) <= 1:
-        return "Line: 95 % confidence interval over the measured prompts."
+        return "Each line is a 95 % confidence interval over the measured prompts."
     return (
-        f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % confidence interval (Student\u2019s t over seeds; the "
-        f"reference, a single run, over prompts); ticks: each seed ({', '.join(map(str, suite.seeds))})."
+        f"Each mark is the mean over {len(suite.seeds)} seeds, and each tick is one seed "
+        f"({', '.join(map(str, suite.seeds))}). Lines are 95 % confidence intervals: Student\u2019s t over seeds, or "
+        "over prompts for the reference, which is a single run."
     )
 
 
@@ -252,7 +253,7 @@ def _tilt_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def _tilt_panel(suite: MeasuredRuns, check: BiasCheck) -> DotPanel:
-    """Return a panel with the tilt of every trained arm; the dashed line is the tilt of the target."""
+    """Return a chart panel with the tilt of every trained arm; the dashed line is the tilt of the target."""
     rows = []
     for arm, found in check.tilts.items():
         ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
@@ -278,10 +279,13 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     how_read = "the share among sampled answers"
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
-            "read from probabilities at the place where the attribute is decided, with the reference\u2019s own "
-            "answer before it, the same for every arm; sampled answers saturate earlier"
+            "computed from the policy\u2019s probabilities at the position that decides the attribute, after the "
+            "reference\u2019s own answer, which is the same for every arm; rates in sampled answers saturate earlier"
         )
-    caption = f"The rate of an attribute is {how_read}. The dashed line is the reference. {_interval_note(suite)}"
+    caption = (
+        f"The rate of an attribute is {how_read}. The dashed line is the rate of the reference. "
+        f"{_interval_note(suite)}"
+    )
     return dot_figure(RATES_TITLE, panels, caption)
 
 
@@ -301,9 +305,7 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "chance")
         what = title, "share of votes predicted", level, ("votes", name, "all")
         panels.append(_arm_panel(suite, *what, number=_three))
-    ceiling = (
-        "The planted ceiling has the planted theta in the learned one\u2019s place, over all arms. "
-    )
+    ceiling = "The planted ceiling uses the planted theta instead of the learned theta, averaged over all arms. "
     note = ceiling * suite.is_planted + _interval_note(suite)
     return dot_figure("Votes predicted", _on_one_axis(panels), note)
 
