@@ -179,7 +179,7 @@ def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
     assert wrong.exit_code == USAGE and str(tmp_path / "who.json") in wrong.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["votes.csv"]
     told = run(*asked, "topic", "--write-mapping", tmp_path / "who.json").output
-    assert f"{tmp_path / 'who.json'}: the id behind each pseudonym" in told
+    assert f"{tmp_path / 'who.json'} contains the id behind each pseudonym" in told
     assert "007" in (tmp_path / "who.json").read_text()
     table = pd.read_parquet(tmp_path / "j.parquet")
     assert (table["topic"][0], table["annotator"][0]) == ("t", pseudonyms(["007"])[0])

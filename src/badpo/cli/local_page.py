@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page of this machine, with a choice of columns, attributes and the length ratio.
 
-The server listens on 127.0.0.1 and answers only requests with the token of the printed address. The forms of the page
-contain all choices. The server keeps the table, the votes of the last reading, and the measured attributes. It writes
-no files.
+The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. All choices of
+the user are in the forms of the page. The server keeps the table, the votes that it has read last, and the attributes
+that it has measured on these votes. The server writes no files.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HEADERS = {
 def open_table(
     data: DataArgument,
     attribute_file: AttributeFile = None,
-    port: int = Option(0, min=0, max=65_535, help="Port of 127.0.0.1; by default a free port."),
+    port: int = Option(0, min=0, max=65_535, help="Port on 127.0.0.1; by default, any free port."),
     no_browser: bool = Option(False, "--no-browser", help="Only print the address."),
     as_json: AsJson = False,
     *,
@@ -80,7 +80,7 @@ def open_table(
     from badpo.data.privacy import KEY_VARIABLE, known_key
 
     announce(data, as_json)
-    # download no table, and create no permanent key
+    # the command downloads no table, and it creates no permanent pseudonym key
     os.environ["HF_HUB_OFFLINE"] = "1"
     if known_key() is None:
         os.environ[KEY_VARIABLE] = secrets.token_hex(32)
@@ -101,7 +101,7 @@ def open_table(
     )
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="badpo-") as folder:
         if not no_browser:
-            # other users can see the arguments of a command, but not a file in this user's folder
+            # the address is passed in a private file, because other users can see the arguments of a command
             page = Path(folder, "open.html")
             page.touch(0o600)
             page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
@@ -112,7 +112,7 @@ def open_table(
 
 @dataclass(frozen=True)
 class Choices:
-    """Content of a form: options of `Judgments.read` that differ from the defaults, attributes, and the ratio."""
+    """User's choices in a form: options of `Judgments.read` other than the defaults, attributes, and the ratio."""
 
     reading: Json
     ticked: tuple[str, ...]
@@ -120,7 +120,7 @@ class Choices:
 
 
 class OpenedTable:
-    """A table, the votes of its last reading, and the attributes that were measured on these votes."""
+    """Table on the page, the votes that were read last, and the attributes that were measured on these votes."""
 
     def __init__(self, path: Path, reading: Json):
         from badpo.data.attributes import describe_attributes
@@ -138,7 +138,7 @@ class OpenedTable:
         self._measured: dict[str, Judgments] = {}
 
     def choices(self, form: Any) -> Choices:
-        """Read the fields of a form. Attributes that the form does not offer are ignored."""
+        """Read the fields of a form. The function ignores attributes that the page does not offer."""
         try:
             read, fix = json.loads(form["reading"]), json.loads(form.get("fix") or "{}")
             ratio = float(form.get("ratio", RATIO))
@@ -157,12 +157,12 @@ class OpenedTable:
         read |= {"columns": columns | changed} if changed else {}
         for name, value in fix.items():
             read[name] = {**read.get(name, {}), **value} if isinstance(value, dict) else value
-        # the page has no attributes before the table is read
+        # before the table is read, the page has no attributes that the user could tick
         ticks = form.getlist("attribute") if "ratio" in form else self.first.ticked
         return Choices(read, tuple(one for one in self.offered if one in ticks), ratio)
 
     def columns(self, chosen: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the chosen or recognized column of the table for each column name of badpo."""
+        """For each column name of badpo, return the column of the table that was chosen or recognized."""
         from badpo.data.vocabulary import columns_named
 
         named = {ours: column for ours, column in chosen.items() if column}
@@ -170,7 +170,7 @@ class OpenedTable:
         return named | columns_named(free, [ours for ours in FIELDS if ours not in chosen])
 
     def votes(self, choices: Choices) -> Judgments:
-        """Return the judgments, which are read again if the options or the ticked columns changed."""
+        """Return the judgments; read the table again if the reading options or the ticked columns have changed."""
         from badpo.data.judgments import Judgments
         from badpo.data.vocabulary import side_pairs
 
@@ -189,12 +189,12 @@ class OpenedTable:
         return self._votes
 
     def attributes(self, choices: Choices) -> list[str]:
-        """Return the ticked attributes as values of ``--attribute``."""
+        """Return the ticked attributes in the syntax of the option ``--attribute``."""
         ticked = [one for one in choices.ticked if one in self.offered]
         return [f"length:ratio={choices.ratio:g}" if one == "length" else one for one in ticked]
 
     def judgments(self, choices: Choices) -> Judgments:
-        """Return the judgments with the ticked attributes; an attribute is measured once."""
+        """Return the judgments with the ticked attributes; each attribute is measured only once."""
         import numpy as np
 
         with self.lock:
@@ -211,7 +211,7 @@ class OpenedTable:
         )
 
     def mapping(self, choices: Choices) -> Json:
-        """Return the content about the reading: columns, first rows, rows to confirm, and problems."""
+        """Return the page's content about reading the table: columns, first rows, questions, and problems."""
         from badpo.data.reading import rows_in_words
 
         try:
@@ -223,7 +223,7 @@ class OpenedTable:
         else:
             problems, rows, is_read = votes.findings, rows_in_words(vars(votes)), True
             question, answers = "", ()
-            # the user has to confirm labels whose sides are known only from their order
+            # the user has to confirm labels whose sides badpo knows only from the order of the labels
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
             turned = [*by_order, with_sides_exchanged(choices.reading)][0]
@@ -243,7 +243,7 @@ class OpenedTable:
         }
 
     def findings(self, choices: Choices) -> Json:
-        """Return the content about the biases: findings, a chart, an example for each attribute, and the command."""
+        """Return the page's content about biases: findings, a chart, examples of attributes, and the audit command."""
         from badpo.auditing.annotators import AuditOptions
         from badpo.auditing.dependence import select_independent_votes
         from badpo.auditing.impact import choose_example_pairs
@@ -280,7 +280,7 @@ class OpenedTable:
         }
 
     def report(self, choices: Choices) -> str:
-        """Return the whole audit as a page, which may be shared."""
+        """Return the whole audit as a page that the user may share."""
         from badpo.auditing.audit import audit
 
         return audit(self.judgments(choices), source=str(self.path))._html()
@@ -290,7 +290,7 @@ class OpenedTable:
 
 
 def local_app(opened: OpenedTable, token: str) -> Starlette:
-    """Return the application, which answers requests to its own host whose path begins with the token."""
+    """Return the web application, which answers only requests to its own host whose path begins with the token."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import QueryParams

@@ -1,7 +1,7 @@
-"""The command line: each command parses its arguments, calls one function and prints the result.
+"""Commands of badpo: each command parses its arguments, calls one function and prints the result.
 
-The commands import large libraries only when they run, so that ``--help`` is fast and `check` loads no torch. Longer
-commands have modules of their own in this package; `badpo.cli.options` has the exit codes.
+The commands import large libraries only when they run, so that ``--help`` is fast and `check` does not load torch.
+Longer commands have their own modules in this package; `badpo.cli.options` defines the exit codes.
 """
 
 import logging
@@ -25,22 +25,23 @@ from badpo.data.files import Json, locked
 from badpo.data.problems import ConfigError, counted
 
 RunsArgument = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Run folders, or a folder that contains run folders."),
 ]
 
 COMMANDS = "badpo.commands"
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands of badpo and of other packages with the entry-point group `badpo.commands`."""
+    """Commands of badpo, and commands of other packages that have the entry-point group `badpo.commands`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Store the words of the user's command line for corrected commands."""
+        """Store the words of the user's command line, from which badpo writes corrected commands."""
         options.command_line.update(words=tuple(args), source=None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Print a message if the user interrupts a command that has no message of its own for this case."""
+        """Print a general message if the user interrupts a command without its own message for interruptions."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -48,11 +49,11 @@ class Commands(typer.core.TyperGroup):
             raise typer.Exit(options.EXIT_STOPPED) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of all commands; badpo's own commands come first."""
+        """Return the names of all commands, first those of badpo and then those of other packages."""
         return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command of another package only when it is called."""
+        """Return a command; import a command of another package only when the user calls the command."""
         own, further = (
             super().get_command(ctx, cmd_name),
             entry_points(group=COMMANDS, name=cmd_name),
@@ -72,7 +73,7 @@ def _load_command(entry: EntryPoint) -> Any:
 
 
 def _log_level() -> int:
-    """Log level: only the first of several training processes reports progress."""
+    """Return the log level, with which only the first of several training processes reports progress."""
     return logging.INFO if options.is_first_process() else logging.ERROR
 
 
@@ -110,14 +111,14 @@ def _root(
     ),
 ) -> None:
     """Configure logging and other libraries before a command runs."""
-    # without this, transformers downloads kernels, which are code, from the Hub if the package kernels is installed
+    # this setting prevents transformers from downloading kernels, which are code, if the package kernels is installed
     os.environ.setdefault("USE_HUB_KERNELS", "0")
-    # logs of all libraries, because they can quote a model's files
+    # control characters are escaped in the logs of all libraries, because logs can quote the files of a model
     logging.setLogRecordFactory(options.WrittenOutRecord)
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(_log_level())
-    # progress bars of other libraries would overwrite ours
+    # progress bars of other libraries are disabled, because they would overwrite the progress line of badpo
     os.environ.setdefault("TQDM_DISABLE", "1")
 
 
@@ -180,7 +181,7 @@ def check(
 def attributes_list(
     attribute_file: options.AttributeFile = None, as_json: options.AsJson = False
 ) -> None:
-    """List the built-in attributes and those of your files, with their scope and parameters."""
+    """List the built-in attributes and the attributes of your files, with their scope and parameters."""
     from badpo.data.attributes import describe_attributes
 
     rows, columns = describe_attributes(), ("type", "scope", "example", "what")
@@ -199,7 +200,7 @@ def attributes_test(
     sweep: str | None = Option(
         None,
         metavar="KEY=V1,V2,...",
-        help="Test several values of a parameter, such as ratio=1.25,1.5,2.",
+        help="Test several values of a parameter of the attribute, such as ratio=1.25,1.5,2.",
     ),
     examples: int = Option(3, help="Number of examples of each kind."),
     as_json: options.AsJson = False,
@@ -270,12 +271,14 @@ Every key of a recipe is also an option. The most important keys are:
 )
 def train(
     ctx: typer.Context,
-    config: Path | None = Option(None, help="A recipe in YAML; a trl dpo file works too."),
+    config: Path | None = Option(
+        None, help="A recipe in YAML; a configuration file of trl dpo also works."
+    ),
     attribute: options.AttributeOption = None,
     attribute_file: options.AttributeFile = None,
     arm_file: options.ArmFile = None,
     dry_run: bool = Option(
-        False, help="Print the plan and the counts and run a self-test, without training."
+        False, help="Print the plan of the run and run a self-test, without training."
     ),
     resume: bool = Option(False, help="Continue from the newest complete checkpoint."),
     allow_changed: list[str] | None = Option(
@@ -345,7 +348,7 @@ def evaluate(
         return options.print_json(results)
     lines = []
     for run, figures in results.items():
-        # these entries only decide whether a run is evaluated again
+        # these entries of readouts.json only determine whether a run is evaluated again
         hidden = ("measured", "version", "by_prompt")
         rest = {k: figures[k] for k in figures if k not in hidden and figures[k] != {}}
         lines.append(f"{run}\n{options.format_lines(rest | {'answers': len(figures['answers'])})}")
@@ -385,7 +388,9 @@ def report(
 @options.handle_interrupt("stopped; finished rounds are kept; continue with: {again}")
 def anchor(
     source: str = Argument(
-        ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."
+        ...,
+        metavar="RUN_OR_MODEL",
+        help="A run folder, a model folder, or the name of a model on the Hub.",
     ),
     target: list[str] = Option(
         [],
@@ -394,38 +399,38 @@ def anchor(
     ),
     mode: Literal["sample", "train"] = Option(
         "sample",
-        help="sample: reweight the answers while sampling. train: train the policy to the target.",
+        help="With sample, reweight the answers during sampling; with train, train the policy toward the target.",
     ),
     tolerance: float = Option(
         0.03,
         min=0,
         max=1,
-        help="Largest accepted distance of a rate from its target; the exit code is 1 if a distance is larger.",
+        help="Largest accepted difference between a rate and its target; the exit code is 1 if a difference is larger.",
     ),
     rounds: int = Option(
-        4, min=1, metavar="N", help="With train: maximum number of calibration rounds."
+        4, min=1, metavar="N", help="With --mode train: maximum number of calibration rounds."
     ),
     steps: int | None = Option(
-        None, metavar="N", help="With train: number of optimizer steps of a round."
+        None, metavar="N", help="With --mode train: number of optimizer steps in each calibration round."
     ),
     learning_rate: float | None = Option(
         None,
-        help="With train: peak learning rate; by default four times the rate of the run, or 5e-7 without a run.",
+        help="With --mode train: peak learning rate; by default four times the run's learning rate, or 5e-7 without a run.",
     ),
     word: list[str] = Option(
         [],
         metavar="WITHOUT=WITH",
-        help="A pair of words that defines an attribute of your own, such as color=colour; repeatable.",
+        help="A pair of words that defines your own attribute, such as color=colour; repeatable.",
     ),
     prompts: Path | None = Option(
         None,
-        help="File with your prompts: one prompt in each line, or a column named prompt in CSV or JSONL.",
+        help="File with your prompts, with one prompt in each line, or with a column named prompt in CSV or JSONL.",
     ),
     out: Path | None = Option(
         None,
         "--out",
         "-o",
-        help="Folder for anchor.json, and with train for the model; earlier results in the folder are replaced.",
+        help="Folder for anchor.json and, with --mode train, for the model; replaces earlier results in this folder.",
     ),
     seed: int = Option(42, help="Seed of sampling and training."),
     attribute_file: options.AttributeFile = None,
@@ -435,7 +440,7 @@ def anchor(
     trust_run: options.TrustRun = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Set a policy's rate of an attribute to a target and report the other changes. This needs no votes."""
+    """Set a policy's rate of an attribute to a target and report the other changes. This command needs no votes."""
     targets = options.parse_targets(target)
     words = options.split_values(word, "--word", "color=colour")
     if words and len(targets) != 1:

@@ -39,18 +39,18 @@ from badpo.data.problems import (
 def split_values(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """Split each value of an option at its equals sign.
 
-    A value is split at the last equals sign. A value of --column is split at the first one, because only the name of
-    the user's column may contain an equals sign.
+    The function splits a value at its last equals sign. It splits a value of --column at the first equals sign, because
+    only the name of the user's column may contain an equals sign.
     """
     parts = [_split_value(text, option) for text in texts or ()]
     for _, equals, text in parts:
         if not equals:
-            raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
+            raise ConfigError(f'{option} {text} contains no "="; write it as in {option} {example}')
     return [(left, right) for left, _, right in parts]
 
 
 def _split_value(text: str, option: str) -> tuple[str, str, str]:
-    """Split a value into the part before the equals sign, the sign and the part after it."""
+    """Split an option value into the part before the equals sign, the sign, and the part after the sign."""
     return text.partition("=") if option == "--column" else text.rpartition("=")
 
 
@@ -79,7 +79,7 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
             raise ConfigError(f"--target {name} is given twice; every attribute has one target")
         if name == "length":
             raise ConfigError(
-                "length: there is no fair share of longer answers, so length has no target rate. To keep the answers "
+                "length has no target rate, because there is no fair share of longer answers. To keep the answers "
                 "about as long as the reference's, train with badpo train --attribute length; the run's report shows "
                 "how much the length of the answers has changed"
             )
@@ -97,12 +97,12 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
     return targets
 
 
-# a label of the user's table, which may contain any character
+# option about a label of the user's table, such as --winners.model_a=a; a label may contain any character
 _LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie))?")
 
 
 def parse_flags(arguments: Sequence[str]) -> Json:
-    """Parse recipe keys in the syntax of ``trl dpo``: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
+    """Parse recipe keys as ``trl dpo`` does, in the forms ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def parse_flags(arguments: Sequence[str]) -> Json:
 
 
 def convert_columns(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
-    """Convert --column and --winner to arguments of `Judgments.read`; a column with an empty name is not used."""
+    """Convert --column and --winner to arguments of `Judgments.read`; an empty column name leaves a column unused."""
     columns = {
         name: column or None for name, column in split_values(column, "--column", "annotator=worker_id")
     }
@@ -178,7 +178,8 @@ def add_reading_options(command: Callable[..., None]) -> Callable[..., None]:
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 DataArgument = Annotated[
-    Path, typer.Argument(help="Votes: CSV, Excel, parquet, JSON, JSON lines or a folder.")
+    Path,
+    typer.Argument(help="Votes, as a CSV, Excel, parquet, JSON or JSON lines file, or as a folder."),
 ]
 AttributeOption = Annotated[
     list[str] | None,
@@ -209,7 +210,7 @@ AttributeFile = Annotated[
     typer.Option(
         metavar="FILE",
         callback=_file_loader("badpo.data.attributes", "add_attributes"),
-        help="A Python file with a dictionary ATTRIBUTES of further attributes; repeatable.",
+        help="A Python file whose dictionary ATTRIBUTES defines further attributes; repeatable.",
     ),
 ]
 ArmFile = Annotated[
@@ -217,7 +218,7 @@ ArmFile = Annotated[
     typer.Option(
         metavar="FILE",
         callback=_file_loader("badpo.objective.registry", "add_objectives"),
-        help="A Python file with a dictionary OBJECTIVES of further objectives; repeatable.",
+        help="A Python file whose dictionary OBJECTIVES defines further objectives; repeatable.",
     ),
 ]
 ColumnOption = Annotated[
@@ -225,7 +226,7 @@ ColumnOption = Annotated[
     typer.Option(
         "--column",
         metavar="OURS=YOURS",
-        help="Name a column of your table, such as annotator=worker_id; OURS= ignores the column; repeatable.",
+        help="Name a column of your table, such as annotator=worker_id; annotator= uses no column; repeatable.",
     ),
 ]
 WinnerOption = Annotated[
@@ -233,7 +234,7 @@ WinnerOption = Annotated[
     typer.Option(
         "--winner",
         metavar="YOURS=a|b|tie|skip",
-        help="Define a label of your table, such as model_a=a; repeatable.",
+        help="Define the meaning of a label in your table, such as model_a=a; repeatable.",
     ),
 ]
 
@@ -244,7 +245,7 @@ def _option(default: Any, help: str, *names: str, kind: Any = str, **more: Any) 
 
 
 _RATING = (
-    "A column of ratings instead of a winner; --winner high=a says that high ratings prefer response a."
+    "Column with ratings instead of a winner; --winner high=a means that high ratings prefer response a."
 )
 READING_OPTIONS: dict[str, tuple[Any, Any]] = {
     "column": (ColumnOption, None),
@@ -252,37 +253,42 @@ READING_OPTIONS: dict[str, tuple[Any, Any]] = {
     "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
     "wide": _option(
         False,
-        "Each annotator has a column of labels: all label columns, or those of --column annotator=ann_1,ann_2.",
+        "The table has one column of labels for each annotator; --column annotator=ann_1,ann_2 selects the columns.",
         "--wide",
         kind=bool,
     ),
     "counts": _option(
-        False, "Columns contain numbers of votes, such as votes_a.", "--counts", kind=bool
+        False, "The table has columns with numbers of votes, such as votes_a.", "--counts", kind=bool
     ),
     "annotators_missing": _option("error", "Votes without an annotator: error or drop."),
     "repeated": _option(
-        "all", "Repeated votes of an annotator on a comparison: use all or only the last."
+        "all", "Use all votes (all) or only the last vote (last) if an annotator repeats a comparison."
     ),
-    "bad_rows": _option("error", "Rows that cannot be read: error, or drop and count them."),
+    "bad_rows": _option(
+        "error", "If a row cannot be read, stop (error), or drop and count the row (drop)."
+    ),
 }
 RunModel = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="NAME",
-        help="The model from which the run started, instead of the model in its recipe.",
+        help="The model from which the run started; it replaces the model in the recipe of the run.",
     ),
 ]
 RunTable = Annotated[
     str | None,
     typer.Option(
-        "--data", metavar="FILE", help="The table of the run, instead of the table in its recipe."
+        "--data",
+        metavar="FILE",
+        help="The votes of the run; this table replaces the table in the run's recipe.",
     ),
 ]
 TrustRun = Annotated[
     bool,
     typer.Option(
-        "--trust-run", help="Use model and table of the recipe of a run that was made elsewhere."
+        "--trust-run",
+        help="Trust a run from another machine, and use the model and the table in its recipe.",
     ),
 ]
 
@@ -291,16 +297,16 @@ TrustRun = Annotated[
 
 
 def is_first_process() -> bool:
-    """Whether this is the only or the first process of a run."""
+    """Whether this process is the only process or the first process of a run."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def say(what: Any) -> None:
-    """Print text for people immediately, with control characters of quoted files and tables escaped."""
+    """Print text for people immediately; escape control characters that come from files and tables."""
     try:
         print(written_out(str(what)), flush=True)
     except OSError as error:
-        # without this, the interpreter reports the error again when it flushes the output
+        # the output is redirected, because the interpreter would report the error again when it flushes the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(
             error, BrokenPipeError
@@ -315,19 +321,19 @@ def complain(what: Any) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object; paths and other values become text."""
+    """Print one JSON object, in which paths and other values that are not JSON become text."""
     is_unicode = "utf" in (sys.stdout.encoding or "").lower()
     say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
 def announce(source: Any, as_json: bool) -> None:
-    """Print the name of the source before a library is loaded to read it."""
+    """Print the name of a source before badpo loads the library that reads the source."""
     if not as_json:
         say(f"reading {source}")
 
 
 def print_result(as_json: bool, value: Any, text: Any) -> None:
-    """Print the result of a command for programs or for people."""
+    """Print the result of a command as JSON for programs, or as text for people."""
     print_json(value) if as_json else say(text)
 
 
@@ -364,7 +370,7 @@ def format_value(value: Any) -> str:
 
 
 def format_lines(values: Mapping[str, Any], indent: int = 0) -> str:
-    """Format names and values, one in each line; nested values are indented.
+    """Format names with their values, one pair in each line; nested values are indented.
 
     Examples
     --------
@@ -395,7 +401,7 @@ SECONDS_A_LINE = 20
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that reports a task and its finished share; a thread prints both and the remaining time.
+    """Yield a function that reports the progress of a task; a thread prints the progress and the remaining time.
 
     Tasks with the same text before a colon are stages of one task.
     """
@@ -439,8 +445,8 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 def seconds_left(share_done: float, seconds_done: float, share_left: float, since: float) -> float:
     """Estimated seconds until a task ends; ``share_done`` took ``seconds_done`` and was reached ``since`` seconds ago.
 
-    The estimate decreases while the next stage runs. It is 0 before the first stage ends, and if the next stage takes
-    longer than estimated.
+    The estimate decreases while the next stage runs. The estimate is 0 before the first stage ends, and if the next
+    stage takes longer than estimated.
 
     >>> seconds_left(0.2, 60.0, 0.8, 0.0), seconds_left(0.2, 60.0, 0.8, 180.0), seconds_left(0.2, 60.0, 0.8, 300.0)
     (240.0, 60.0, 0.0)
@@ -450,12 +456,12 @@ def seconds_left(share_done: float, seconds_done: float, share_left: float, sinc
 
 # -- remedies ----------------------------------------------------------------------------------------------------
 
-# words of the user's command line and the path of its table, for corrected commands
+# words of the user's command line and the path of the table, from which badpo writes corrected commands
 command_line: Json = {"words": (), "source": None}
 
 
 def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
-    """Convert arguments of `Judgments.read` to options of the command, or to keys of a recipe."""
+    """Convert arguments of `Judgments.read` to options of the user's command, or to recipe keys of `badpo train`."""
     command = [*command_line["words"], ""][0]
     flags: list[str] = []
     for name, value in fix.items():
@@ -481,7 +487,7 @@ def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
 
 
 def write_corrected_command(fix: Mapping[str, Any]) -> str:
-    """Write the user's command with corrected options, ready to be pasted."""
+    """Return the user's command with corrected options, which the user can paste into a shell."""
     words, table = list(command_line["words"]), Path(str(command_line["source"]))
     words = [as_argument(word) if Path(word) == table else word for word in words if word != "--"]
     if "source" in fix and table in map(Path, words):
@@ -496,7 +502,7 @@ def write_corrected_command(fix: Mapping[str, Any]) -> str:
 
 
 def find_conversion(error: DataError) -> list[str]:
-    """Write the command that first converts an export of another program; empty if the table is no such export."""
+    """Return a command that first converts an export of another program; empty if the table is not an export."""
     from badpo.data.tables import read_table
     from badpo.importers.convert import TABLE, detect_format
     from badpo.importers.export import Export
@@ -511,18 +517,18 @@ def find_conversion(error: DataError) -> list[str]:
 
 
 def format_problem(problem: Problem) -> str:
-    """Format a problem with its remedy as options."""
+    """Format a problem, with its remedy as options of the user's command."""
     return problem.told(shlex.join(convert_to_flags(problem.fix)))
 
 
 def convert_problem(problem: Problem) -> Json:
-    """Convert a problem to JSON, with its remedy as options."""
+    """Convert a problem to JSON, with its remedy as options of the user's command."""
     fields = {name: value for name, value in vars(problem).items() if name not in ("fix", "lengths")}
     return {**fields, "flags": convert_to_flags(problem.fix), "page": problem.page}
 
 
 def format_problems(problems: Iterable[Problem]) -> list[str]:
-    """Format problems with their remedies as options, and the pages of the documentation about their codes."""
+    """Format problems with their remedies as options, followed by the documentation pages about these problems."""
     lines, pages = [*map(format_problem, problems)], dict.fromkeys(problem.page for problem in problems)
     return [*lines, f"more: {listed([*pages])}"] if lines else []
 
@@ -538,7 +544,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*args: Any, debug: bool = False, **kwargs: Any) -> None:
         if _is_one_of_several():
-            # a launcher can end the other processes before they notice that one process has ended
+            # if one process ends, the launcher may end the other processes before they notice this
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             command(*args, **kwargs)
@@ -564,7 +570,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
             print_json(content) if kwargs.get("as_json") else complain(message)
             raise typer.Exit(code) from error
 
-    # add the option to the signature of every command
+    # add the option --debug to the signature of the command
     own = inspect.signature(command, eval_str=True)
     option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     vars(wrapped)["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
@@ -573,7 +579,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def handle_interrupt(what_is_left: str) -> Iterator[None]:
-    """If the user interrupts the command, print ``what_is_left``, with the user's command for ``{again}``."""
+    """If the user interrupts the command, print ``what_is_left``, in which ``{again}`` is the user's command."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -583,16 +589,16 @@ def handle_interrupt(what_is_left: str) -> Iterator[None]:
 
 
 class EndedByLauncherError(RuntimeError):
-    """The launcher of several processes ended this process."""
+    """The launcher of several training processes has ended this process."""
 
 
 def _is_one_of_several() -> bool:
-    """Whether a launcher started this process as one of several that train together."""
+    """Whether a launcher started this process as one of several processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _end_by_launcher(signum: int, frame: FrameType | None) -> None:
-    """Raise an error if the launcher sends SIGTERM."""
+    """Handle SIGTERM from the launcher by raising an error in this process."""
     raise EndedByLauncherError
 
 
@@ -603,7 +609,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
         lines = format_problems(error.problems)
         if commands := find_conversion(error):
             lines += [
-                "another program wrote this table; this command converts and reads it:",
+                "another program wrote this table; the following command converts and reads the table:",
                 f"    {commands[0]}",
             ]
         else:
@@ -628,7 +634,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
                 f"another process of this run has ended, and this process cannot continue alone: {first}\n"
                 "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
-    # a library may raise the error without a number
+    # a library may report a full disk by an error without an error number
     is_clear = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True

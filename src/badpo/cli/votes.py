@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
 
 
-# findings about the meaning of columns and labels
+# codes of the findings about columns and labels that `badpo audit` prints
 _ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _FAIL_ON = Option(
     [],
@@ -28,10 +28,11 @@ _FAIL_ON = Option(
 _MAPPING = Option(
     None,
     metavar="FILE",
-    help="For --people: the file of import --write-mapping, which adds the names of the annotators.",
+    help="With --people: file from badpo import --write-mapping, which adds the names of the annotators.",
 )
 _RHO = Option(
-    0.5, help="Smallest relevant deviation from the pool, in log-odds; larger deviations are flagged."
+    0.5,
+    help="Smallest relevant deviation from the pool mean, in log-odds; larger deviations are flagged.",
 )
 
 
@@ -48,7 +49,7 @@ def audit(
     quality: str | None = Option(
         None,
         metavar="conditional|marginal",
-        help="Model of the unknown quality of a comparison; by default the data decide.",
+        help="Model of the unknown quality of a comparison; by default, badpo chooses it from the data.",
     ),
     anchor: list[str] = Option(
         [],
@@ -63,7 +64,7 @@ def audit(
         [],
         "--models",
         metavar="ANNOTATOR",
-        help="An annotator that is a model; the page may show its name; repeatable.",
+        help="An annotator that is a language model, whose name the page may show; repeatable.",
     ),
     rho: float = _RHO,
     fdr: float = Option(0.1, help="Accepted share of false flags (false discovery rate)."),
@@ -136,7 +137,7 @@ def _warn_about_replaced_audit(result: AuditResult, before: Json, data: Path, ou
 
 
 def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
-    """Write the files about individual annotators, with the names of a mapping, and describe them."""
+    """Write the files about individual annotators, with names from a mapping; return a text that lists the files."""
     from badpo.auditing.result import PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE
     from badpo.data.forgetting import read_mapping
     from badpo.data.tables import write_csv
@@ -167,7 +168,7 @@ def watch(
     *,
     reading: Json,
 ) -> None:
-    """Audit votes while they still arrive. Call this command with all votes so far, as often as you like."""
+    """Audit votes while they still arrive. Call badpo watch with all votes so far, as often as you like."""
     options.announce(data, as_json)
     _use_one_thread()
     from badpo.auditing.watch import watch as watch_votes
@@ -196,20 +197,22 @@ _COUNTED_CODES = ("N112", "N119", "N130", "N133")
 @options.add_reading_options
 def import_votes(
     source: Path = Argument(
-        ..., metavar="SRC", help="An export: CSV, Excel, parquet, JSON, JSON lines or a folder."
+        ...,
+        metavar="SRC",
+        help="An export, as a CSV, Excel, parquet, JSON or JSON lines file, or as a folder.",
     ),
     out: Path = Option(..., "--out", "-o", help="The table to write; ends in .parquet."),
     format: str | None = Option(
         None,
         "--format",
         metavar="FORMAT",
-        help="Name of the format, such as label-studio; by default it is detected. A wrong name lists all names.",
+        help="Format of the export, such as label-studio; by default it is detected. A wrong name lists all names.",
     ),
     keep: list[str] = Option(
         [], metavar="COLUMN", help="Copy this column to the new table; repeatable."
     ),
     annotators: Literal["none"] | None = Option(
-        None, help="none: the table does not say who cast the votes."
+        None, help="Write none if the export does not say who cast the votes."
     ),
     write_mapping: Path | None = Option(
         None, metavar="FILE", help="Also write a private file with the id behind each pseudonym."
@@ -242,7 +245,7 @@ def import_votes(
     ]
     if write_mapping:
         lines.append(
-            f"{result['mapping']}: the id behind each pseudonym; keep this file apart from the table"
+            f"{result['mapping']} contains the id behind each pseudonym; keep this file apart from the table"
         )
     options.print_result(
         as_json,
@@ -259,12 +262,15 @@ def forget(
     data: list[Path] = Option([], "--data", metavar="FILE", help="A table of judgments; repeatable."),
     audit: list[Path] = Option([], "--audit", metavar="FOLDER", help="An audit's folder; repeatable."),
     runs: list[Path] = Option(
-        [], "--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."
+        [],
+        "--runs",
+        metavar="FOLDER",
+        help="A run folder, or a folder that contains run folders; repeatable.",
     ),
     mapping: Path | None = Option(
         None,
         metavar="FILE",
-        help="The file of import --write-mapping, from which the annotators are removed too.",
+        help="File from badpo import --write-mapping, from which the annotators are also removed.",
     ),
     state: list[Path] = Option(
         [], "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
@@ -294,7 +300,7 @@ def forget(
     then = dict.fromkeys(f"then: {remedy}" for remedy in messages.values() if remedy)
     is_found = any(trace.is_sure for trace in traces)
     nobody = [
-        "no such annotator was found; another key or another spelling of the id gives another pseudonym"
+        "badpo found none of these annotators; another key or another spelling of an id gives another pseudonym"
     ] * (not is_found)
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *messages, *then]
     rows = [
