@@ -1,1 +1,1 @@
-"""Experiments of the paper: arms, corpora with planted biases, readouts, suites and the demo."""
+"""Run the paper's experiments: arms, corpora with planted biases, readouts, suites and the demo."""

@@ -1,4 +1,4 @@
-"""Arms: the training conditions that the paper compares. An arm is data: the settings that distinguish a condition."""
+"""Define the arms: the training conditions that the paper compares. An arm is a set of settings without any code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ ARMS: dict[str, Arm] = {
     "pooled_warm": Arm(bias="pooled", warm_start="offline"),
     "shared_mean_warm": Arm(bias="shared_mean", warm_start="offline"),
     "declared_subset": Arm(bias="pooled", declared="first"),
-    # Baselines. docs/arms.md describes each computation and its differences from the published code.
+    # Baselines. docs/arms.md describes each baseline and how it differs from the published code.
     "rdpo": Arm(bias="none", declared="length_tokens", fixed=0.005),
     "rdpo_strong": Arm(bias="none", declared="length_tokens", fixed=0.02),
     "sampo": Arm(bias="none", objective="sampled_tokens"),

@@ -26,7 +26,7 @@ corpus = typer.Typer(
     add_completion=False,
     help="Build a corpus of simulated annotators with known biases, or load a public data set.",
 )
-# Provenance of the demo's settings, printed next to the demo's table.
+# Note on how the demo's settings were chosen, printed next to the demo's table.
 HISTORY = (
     "The policy's rate (`badpo_paper.settings.DEMO`) was chosen on data seed 9 by a rule about KL and signatures "
     "(docs/reproduce.md); no setting was chosen on the data seed of this page."
@@ -48,7 +48,7 @@ def demo(
 ) -> None:
     """Train a small model by DPO and by BA-DPO on biased votes, and compare the learned bias.
 
-    The demo takes minutes and needs no GPU and no network.
+    The demo takes a few minutes and needs neither a GPU nor a network.
     """
     from badpo_paper.datasets import describe_bias, make_demo_dataset
     from badpo_paper.suites import Corpus
@@ -57,7 +57,7 @@ def demo(
         if find_spec(module) is None:
             raise ModuleNotFoundError(name=module)  # the error of a failed import
     if not as_json:
-        # printed before the training libraries are loaded, which takes seconds
+        # print this line before the training libraries are loaded, because loading takes seconds
         options.say(
             "\n".join(describe_bias(make_demo_dataset(Corpus("signed", "demo", data_seed)).judgments))
         )
@@ -92,7 +92,7 @@ def reproduce(
     jobs: int = Option(
         1,
         min=1,
-        help="Number of parallel runs, at most one per processor. If 2 or more, each run uses one thread.",
+        help="Number of parallel runs, at most one per processor. Parallel runs use one thread each.",
     ),
     data: Path | None = Option(
         None,
@@ -109,7 +109,7 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments, and print their tables and a verdict for each pattern that the paper found.
 
-    Suites share runs, and an interrupted run is resumed.
+    Several suites share runs, and an interrupted run is resumed.
     """
     # reject a misspelt name before the training libraries are loaded
     require_known("suite", suite, [*SUITES, "all"])
@@ -160,7 +160,7 @@ def corpus_signed(
         None,
         help="Scored pairs with the columns prompt_id, prompt, chosen, rejected, score_chosen, score_rejected.",
     ),
-    n: int | None = Option(None, help="Number of bundled pairs, if no file is given."),
+    n: int | None = Option(None, help="Number of bundled pairs to use if no file is given."),
     seed: int = Option(0, help="Random seed of the pair kinds, names, annotators and votes."),
     as_json: options.AsJson = False,
 ) -> None:
@@ -183,7 +183,7 @@ def corpus_multipref(
     ),
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the individual votes and the evaluation prompts of MultiPref, and compare its statistics with the paper."""
+    """Write the votes and evaluation prompts of MultiPref, and compare their statistics with the paper's."""
     from badpo_paper.datasets import write_multipref
 
     _print_statistics(lambda: write_multipref(out, source), out, source, as_json)
@@ -251,7 +251,7 @@ def _print_statistics(
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse training seeds separated by commas. A repeated seed is an error: an interval counts every run once."""
+    """Parse training seeds separated by commas. A repeated seed is an error, because every run counts once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(

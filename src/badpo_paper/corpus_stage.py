@@ -1,4 +1,4 @@
-"""Shared inputs of the runs on a corpus (votes, start model, reference), and the recipe and judgments of an arm."""
+"""Prepare what the runs on a corpus share (votes, start model, reference), and the recipe and votes of each arm."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +31,7 @@ from badpo_paper.suites import Condition, Corpus
 
 @dataclass(eq=False, kw_only=True)
 class CorpusStage(Stage):
-    """Shared inputs of all runs on a corpus.
+    """Inputs that all runs on a corpus share.
 
     ``folder`` contains the runs. ``data`` is a local file with the rows of a public corpus. ``keys`` are the keys of
     a run's recipe; a run starts from the reference. ``reference`` is the recipe that trains the reference.
@@ -52,7 +52,7 @@ class CorpusStage(Stage):
 
     @property
     def responses(self) -> list[str] | None:
-        """Responses on which the reference is trained, one per comparison; None selects the majority's choices.
+        """Responses that train the reference, one per comparison; None selects each comparison's majority winner.
 
         The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
         reference is therefore balanced, and only preference training can introduce a bias.
@@ -66,13 +66,13 @@ class CorpusStage(Stage):
     def find_reference(self) -> Path | None:
         """Find the folder of the trained reference; None if it was not trained.
 
-        A reference with other votes or settings raises an error.
+        If the folder contains a reference with other votes or settings, the method raises an error.
         """
         return find_reference(self.reference, self.train, self.reference.arguments(), self.responses)
 
 
 def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """Prepare the stage of a corpus before its reference is trained. The function writes no files.
+    """Prepare the shared inputs (the stage) of a corpus before its reference is trained. The function writes no files.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
 def open_stage(
     corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
 ) -> CorpusStage:
-    """Prepare the stage of a corpus, and train the reference if ``folder`` does not contain it."""
+    """Prepare the shared inputs of a corpus, and train the reference if ``folder`` does not contain one."""
     stage = prepare_stage(corpus, scale, data, folder)
     has_reference = stage.find_reference() is not None
     if not has_reference:
@@ -127,14 +127,14 @@ def open_stage(
                     part.save_pretrained(unfinished)
         args, callbacks = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, callbacks)
-    # The votes are written after the reference, so that a model that cannot be loaded leaves no files.
+    # The votes are written after the reference is trained, so that a model that cannot be loaded leaves no files.
     if not (has_reference and (folder / "votes.parquet").exists()):
         stage.dataset.judgments.to_parquet(folder / "votes.parquet")
     return stage
 
 
 def select_attribute(judgments: Judgments, name: str) -> Judgments:
-    """Select the judgments with only the named attribute. An empty name keeps all attributes."""
+    """Return the judgments with only the named attribute. An empty name keeps all attributes."""
     if not name:
         return judgments
     column = judgments.attribute_names.index(name)
@@ -144,16 +144,16 @@ def select_attribute(judgments: Judgments, name: str) -> Judgments:
     )
 
 
-# Mean tokens of the answers of the paper's reference (Table `tab:multipref`).
+# Mean number of tokens in the answers of the paper's reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
-# Fields of an arm that the recipe already contains. The facts of a run leave out these fields.
+# Fields of an arm that a run's recipe already contains, so the facts about the run leave them out.
 IN_RECIPE = {"bias", "warm_start", "gold"}
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
 def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
-    """Make the recipe of a condition at a seed: the stage's keys, the arm's bias term and the condition's overrides."""
+    """Make a run's recipe for a condition and a seed, from the stage's keys, the arm's bias term and the overrides."""
     changed = dict(condition.overrides)
     keys = {
         **stage.keys,
@@ -184,7 +184,7 @@ def add_checkpoints(recipe: Recipe) -> Recipe:
 
 
 def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
-    """Prepare the judgments, the bias term and the facts of a run that its recipe does not contain."""
+    """Prepare the judgments and the bias term of a run, and the facts that the run's recipe does not contain."""
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
     votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
@@ -195,7 +195,7 @@ def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusSta
 
 
 def collect_method_facts(arm: Arm) -> Json:
-    """Collect the settings of an arm that its recipe and votes do not contain and that differ from the defaults."""
+    """Collect the arm's settings that differ from the defaults and that the run's recipe and votes do not show."""
     # a recipe cannot name the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
     defaults = asdict(Arm(bias=None))
@@ -209,8 +209,8 @@ def collect_method_facts(arm: Arm) -> Json:
 def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """Adjust an arm to a stage.
 
-    A penalty per token is multiplied, so that it has the paper's effect on this scale's shorter answers. The placebo
-    of votes of people gets the objective that cancels their bias.
+    At a scale with shorter answers than the paper's, a penalty per token is multiplied so that it has the same effect
+    as in the paper. If the votes are from people, the placebo gets the objective that cancels the bias of the votes.
     """
     if arm.votes == "unbiased" and stage.dataset.placebo is None:
         return replace(arm, votes="given", objective="placebo")
@@ -220,7 +220,7 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
 
 
 def compute_penalty_factor(stage: CorpusStage) -> float:
-    """Divide the mean tokens of the paper's reference by the mean tokens of this reference's training responses."""
+    """Divide the mean answer length of the paper's reference by the mean training response length of this reference."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
     pairs = encode_responses(
@@ -253,7 +253,7 @@ def select_arm_judgments(
 
 
 def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
-    """Make the bias term of an arm with a fixed part of theta; None for other arms, whose term the trainer makes."""
+    """Make the bias term of an arm with a fixed part of theta; None for other arms, which the trainer handles."""
     if not arm.fixed:
         return None
     return BiasTerm(
@@ -267,9 +267,9 @@ def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
 def make_token_attribute(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None, max_prompt_length: int | None
 ) -> Attribute:
-    """Make an attribute with the number of tokens of a response in training.
+    """Make an attribute that measures the number of tokens that a response has in training.
 
-    The response is truncated by the paper's encoding, and the end-of-text token counts.
+    The paper's encoding truncates the response, and the number of tokens includes the end-of-text token.
     """
     limits = {"max_length": max_length, "max_prompt_length": max_prompt_length}
 

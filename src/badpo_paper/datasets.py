@@ -1,4 +1,4 @@
-"""Votes and prompts of the bundled and public corpora. No function of this module needs a model."""
+"""Make or load the votes and prompts of the bundled and public corpora. This module needs no model."""
 
 import json
 from collections.abc import Iterable
@@ -58,13 +58,13 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
     def split_placebo(self) -> Judgments:
-        """Training judgments of the placebo; the held-out judgments of `split` stay held out."""
-        assert self.placebo is not None, "votes of people have no votes without their biases"
+        """Return the training judgments of the placebo; they contain no held-out prompt of `split`."""
+        assert self.placebo is not None, "only simulated votes can be drawn again without biases"
         return self.placebo.split(self.held_out, seed=0)[0]
 
 
 def measure_votes(judgments: Judgments) -> dict[str, Json]:
-    """Measure log-odds and shares of every declared attribute in the votes."""
+    """For every declared attribute, measure its log-odds and shares in the votes."""
     log_odds = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
     return {name: log_odds_row(pooled, judgments.n_votes) for name, pooled in log_odds}
 
@@ -94,7 +94,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
 
 
 def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Bundled answers: signed with names, or with votes on length and Markdown. A file can replace these votes."""
+    """Make a dataset of bundled answers, either signed with names or with votes that a file can replace."""
     if corpus.kind == "signed":
         return make_signed_dataset(N_PAIRS, corpus.data_seed)
     return (
@@ -103,12 +103,12 @@ def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
 
 
 def make_demo_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Signed bundled answers of the demo."""
+    """Make the demo's dataset of signed bundled answers."""
     return make_signed_dataset(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
 
 
 def load_public_dataset(corpus: Corpus, data: Path | None) -> Dataset:
-    """Public corpora, from the Hub or from a local file with the same schema."""
+    """Load the dataset of a public corpus from the Hub or from a local file with the same schema."""
     return (
         load_signed_dataset(data, corpus.data_seed)
         if corpus.kind == "signed"
@@ -123,9 +123,9 @@ def load_public_dataset(corpus: Corpus, data: Path | None) -> Dataset:
 def make_signed_dataset(
     n_pairs: int, data_seed: int, held_out: float = HELD_OUT, n_prompts: int | None = None
 ) -> Dataset:
-    """Signed bundled answers with simulated votes, and prompts that ask for a signature.
+    """Make a dataset of signed bundled answers with simulated votes, and prompts that ask for a signature.
 
-    The texts for the tokenizer are the corpus, the prompts and a signature with every name.
+    The tokenizer is trained on the texts of the corpus, the prompts and a signature with every name.
     """
     scored, prompts = bundled.scored_pairs(n_pairs), bundled.signing_prompts()[:n_prompts]
     corpus = signed.build(scored, seed=data_seed)
@@ -143,7 +143,7 @@ def make_signed_dataset(
 
 @cache
 def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
-    """Signed-UltraFeedback, with pairs from the Hub or from a local file with the schema of ``train_prefs``.
+    """Load Signed-UltraFeedback, with pairs from the Hub or from a local file with the schema of ``train_prefs``.
 
     If a file is given, the evaluation prompts are other rows of this file, after the training rows.
     """
@@ -151,7 +151,7 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
     corpus = signed.build(pairs, seed=data_seed)
     used = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
     prompts = ultrafeedback.signing_prompts(path, used, N_EVALUATION)
-    # the published statistics describe the corpus of data seed 0
+    # only the corpus of data seed 0 is compared, because the published statistics describe it
     measured, published = ultrafeedback.measure_corpus(corpus), ultrafeedback.PUBLISHED
     return Dataset(
         corpus.judgments,
@@ -166,18 +166,18 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
 
 @cache
 def _draw_pairs(path: Path | None) -> pd.DataFrame:
-    """Scored pairs of UltraFeedback, which are the same for all data seeds."""
+    """Draw scored pairs of UltraFeedback; they are the same for all data seeds."""
     return ultrafeedback.scored_pairs(path).pairs
 
 
 def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
-    """Bundled questions that are not in another part of the corpora."""
+    """Return the bundled questions that no other part of the bundled corpora contains."""
     return tuple(bundled.fresh_prompts())
 
 
 @cache
 def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
-    """Questions of UltraFeedback after the rows of the corpus: 3,000 for training and 300 for estimating the tilt."""
+    """Return UltraFeedback questions beyond the corpus's rows: 3,000 for training and 300 for estimating the tilt."""
     drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
     used = set(_draw_pairs(data)["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in used))
@@ -188,7 +188,7 @@ def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
 
 @cache
 def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
-    """Bundled answers with simulated votes that are biased toward length and Markdown, and held-out prompts."""
+    """Make a dataset of bundled answers with simulated votes that are biased toward length and Markdown."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     dataset = _make_dataset(corpus.judgments, corpus.planted_theta, held_out)
     return replace(dataset, placebo=corpus.placebo)
@@ -196,14 +196,14 @@ def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT)
 
 @cache
 def read_style_dataset(path: Path) -> Dataset:
-    """Votes of a table, with length and Markdown declared. If there are few held-out prompts, each is repeated."""
+    """Read the votes of a table, and declare length and Markdown. If held-out prompts are few, each is repeated."""
     judgments = Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()])
     dataset = _make_dataset(judgments, None, HELD_OUT)
     return replace(dataset, prompts=dataset.prompts * (N_EVALUATION // len(dataset.prompts)))
 
 
 def _make_dataset(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
-    """Make the dataset of votes on length and Markdown. The evaluation prompts are held-out prompts."""
+    """Make a dataset of votes with the attributes length and Markdown. Its evaluation prompts are held-out prompts."""
     frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
@@ -213,7 +213,7 @@ def _make_dataset(judgments: Judgments, planted: Floats | None, held_out: float)
 
 @cache
 def load_style_dataset(path: Path | None) -> Dataset:
-    """MultiPref, from the Hub or from a local file with the same schema."""
+    """Load the MultiPref dataset from the Hub or from a local file with the same schema."""
     corpus = multipref_votes.load(path)
     prompts = multipref_votes.choose_evaluation_prompts(corpus.judgments)
     statistics = compare_statistics(corpus.statistics, multipref_votes.PUBLISHED)
@@ -224,7 +224,7 @@ def load_style_dataset(path: Path | None) -> Dataset:
 
 
 class PublicCorpus(NamedTuple):
-    """Statistics of a written public corpus, and the number of excluded rows for each reason."""
+    """Statistics of a public corpus that was written to a folder, and the number of excluded rows for each reason."""
 
     rows: tuple[PublishedStatistic, ...]
     left_out: dict[str, int]
@@ -246,7 +246,7 @@ def write_signed_corpus(
 
 
 def read_scored_pairs(path: Path) -> pd.DataFrame:
-    """Read and check scored pairs. If the ids of the prompts are missing, equal prompts get the same id."""
+    """Read and check scored pairs. If the table has no prompt ids, equal prompts get the same id."""
     scored = read_table(path).frame
     if "prompt_id" not in scored and "prompt" in scored:
         scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
@@ -255,7 +255,7 @@ def read_scored_pairs(path: Path) -> pd.DataFrame:
 
 
 def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Statistics:
-    """Write the votes on length and Markdown and ``planted.parquet`` to a folder, and return statistics."""
+    """Write the simulated votes biased toward length and Markdown, and ``planted.parquet``; return statistics."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
     by_attribute: Statistics = {
@@ -315,7 +315,7 @@ def write_signed_ultrafeedback(
 def _write_votes(
     out: Path, judgments: Judgments, theta: Floats | None = None, **contents: object
 ) -> None:
-    """Write the votes, the planted biases (one row per annotator, one column per attribute), and JSON files."""
+    """Write votes, planted biases (one row per annotator, one column per attribute), and JSON files to a folder."""
     judgments.to_parquet(out / "judgments.parquet")
     if theta is not None:
         columns = dict(zip(judgments.attribute_names, theta.T, strict=True))

@@ -1,7 +1,7 @@
-r"""EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies with MinMax-DPO.
+r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of these policies with MinMax-DPO.
 
-In each round, a policy is trained for every type, starting from the reference. The weight of a judgment is the
-probability that its annotator has the type. The probabilities are then estimated again from the likelihood of
+In each round, EM-DPO trains one policy for every type, starting from the reference. The weight of a judgment is the
+probability that its annotator has this type. EM-DPO then estimates the type probabilities again from the likelihood of
 held-out votes under each policy.
 """
 
@@ -47,20 +47,20 @@ from badpo_paper.arms import Arm, Settings
 from badpo_paper.corpus_stage import CorpusStage, add_checkpoints
 from badpo_paper.run_readouts import measure_run
 
-# Number of random starts and maximum number of iterations of k-means.
+# Number of random starts, and maximum number of iterations, of k-means.
 N_STARTS, MAX_ITERATIONS = 50, 300
-# Lower bound of the probability of a type.
+# Lower bound of the probability that an annotator has a type.
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
 # Trains a policy. Arguments: judgments, weight of each annotator, share of the full number of steps, run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
-# A function of a run folder and judgments that returns the margin u of every comparison under the run's policy.
+# A function that returns the margin u of every comparison under the policy of a run, given its folder and judgments.
 Margins = Callable[[Path, Judgments], Floats]
 
 
 class AnnotatorWeights(VoteWeights):
-    r"""A constant weight for every annotator: the M-step of EM-DPO for one type.
+    r"""Weights of the judgments in the M-step of EM-DPO for one type: a constant for every annotator.
 
     .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
 
@@ -83,7 +83,7 @@ class AnnotatorWeights(VoteWeights):
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Make a table of the signs of the votes, shape (n_comparisons, n_annotators); repeated votes are left out."""
+    """Make a table of the votes' signs with shape (n_comparisons, n_annotators); repeated votes are left out."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
@@ -113,7 +113,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
     for _ in range(N_STARTS):
         start = coordinates[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
-            # scipy warns about an empty cluster and keeps its center
+            # if a cluster is empty, scipy warns and keeps the center of the cluster
             warnings.simplefilter("ignore")
             centers, label = kmeans2(coordinates, start, iter=MAX_ITERATIONS, minit="matrix")
         sum_of_squares = float(((coordinates - centers[label]) ** 2).sum())
@@ -177,7 +177,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     """
     rewards = np.asarray(log_ratios, float)
     regrets = np.diag(rewards)[:, None] - rewards
-    # scaled, so that the solver's absolute tolerances do not depend on the size of the regrets
+    # the regrets are scaled, so that the solver's absolute tolerances do not depend on their size
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
     identity, column = np.eye(n), np.ones((n, 1))
@@ -185,7 +185,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     objective, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
     # first program: minimize the largest regret
     least = linprog(objective, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
-    # second program: among the solutions with this regret, minimize the largest distance of a weight from 1 / n
+    # second program: among the solutions with the smallest regret, minimize the largest distance of a weight from 1 / n
     constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
@@ -211,8 +211,9 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
     """Compute the weighted mean of every number in several readouts, which are JSON objects with the same keys.
 
-    A mean is None if one of its numbers is None. Standard errors and interval ends have no weighted mean and become
-    None. For lists, the mean of each entry is computed. Texts and bools are copied from the first readouts.
+    A weighted mean is None if one of its numbers is None. Standard errors and interval ends are None in the result,
+    because they have no weighted mean. For lists, the function computes the mean of each entry. Texts and bools are
+    copied from the first readouts.
     """
     first = readouts[0]
     if isinstance(first, dict):
@@ -281,7 +282,7 @@ def fit_types(
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
-    """Divide each annotator's votes at random into halves 0 and 1. If the number is odd, half 0 has one vote more."""
+    """Divide each annotator's votes at random into halves 0 and 1. Half 0 has one vote more if their number is odd."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
     halves: Ints = (shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy()
@@ -299,19 +300,19 @@ def train_types(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Fit the types, mix their policies with MinMax-DPO, and measure the mixture. Completed parts are not repeated.
+    """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture, unless already done.
 
     A mixture answers each prompt with one of its policies, so the readouts of the mixture are weighted means of the
-    policies' readouts. The predictions of votes use the type probabilities of each annotator. ``types`` in the
-    readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
-    probable. The run folders of the types are ``folder/type<k>``.
+    policies' readouts. Votes are predicted with the type probabilities of each annotator. ``types`` in the readouts has
+    the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most probable. The policy
+    of type k has the run folder ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=method))
     is_finished = has_finished_run(folder, facts)
     if not is_finished:
         if not (folder / BEGUN).exists():
-            # without the begin marker, the round files may belong to another fit
+            # if the begin marker is missing, the round files may belong to another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
@@ -344,7 +345,7 @@ def train_types(
         "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
-    # the weighted mean of the policies' differences is not the difference of the mixture
+    # this entry is dropped: the difference of the mixture is not the weighted mean of the policies' differences
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
     if not is_finished:
@@ -352,7 +353,7 @@ def train_types(
 
 
 def _measure_log_ratios(policies: Sequence[PreTrainedModel], stage: CorpusStage, seed: int) -> Floats:
-    """Mean of log pi_i(y_j) / pi_ref(y_j) for all policies i and j. y_j are the answers of policy j to the prompts."""
+    """Compute the mean of log pi_i(y_j) / pi_ref(y_j) over prompts, for policies i and the answers y_j of policy j."""
     answers = [stage.answers(policy, seed) for policy in policies]
     *logps, reference_logps = (
         [[values.sum(dtype=float) for values in answer_logps(model, batch)] for batch in answers]

@@ -1,4 +1,4 @@
-"""Patterns that the paper reports, as bounds on the readouts of a suite, and the verdict on each pattern.
+"""Check the patterns that the paper reports: bounds on the readouts of a suite, with a verdict on each pattern.
 
 ``patterns.yaml`` has the patterns and explains their bounds. ``docs/reproduce.md`` lists the rules that were added
 after the first runs of `names`, and their effects.
@@ -18,14 +18,13 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# The verdicts in order of precedence. The verdict on a pattern is the first verdict in this order that at least one of
-# the pattern's checks has. A single check that is not reproduced therefore decides the verdict.
+# The verdicts in order of precedence: a pattern gets the first of these verdicts that one of its checks has.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class PatternEntry(TypedDict):
-    """Entry of a pattern in ``patterns.yaml``, which explains the keys."""
+    """Entry of a pattern in ``patterns.yaml``; the file explains the keys."""
 
     place: str
     says: str
@@ -33,7 +32,7 @@ class PatternEntry(TypedDict):
     reads: dict[str, tuple[str, str]]
 
 
-# Name of a pattern -> entry in the file.
+# Name of a pattern -> entry of the pattern in ``patterns.yaml``.
 PATTERNS: dict[str, PatternEntry] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
 
 
@@ -61,7 +60,7 @@ class Order:
     must_contain: bool = False
 
     def judge(self, low: float, high: float) -> Verdict:
-        """Return the verdict on an interval with the ends ``low`` and ``high``."""
+        """Return the verdict on a confidence interval with the ends ``low`` and ``high``."""
         if self.must_contain:
             return "reproduced" if low <= self.low <= high else "pattern not reproduced"
         if not self.may_be_open:
@@ -85,8 +84,8 @@ class Order:
 def parse_order(text: str) -> Order:
     """Read an order of ``patterns.yaml``.
 
-    The whole interval must lie on the named side or between the bounds. "not above" and "within" allow an interval that
-    contains a bound; the pattern is then undecided.
+    With "above", "below" and "between", the whole confidence interval must lie on the named side or between the bounds.
+    "not above" and "within" allow an interval that contains a bound; the pattern is then undecided.
 
     Examples
     --------
@@ -118,7 +117,7 @@ def parse_order(text: str) -> Order:
 
 
 class Check(NamedTuple):
-    """One reading of a pattern: its text with the interval, its verdict, and whether one of its runs exists."""
+    """One checked reading of a pattern: the text with the interval, the verdict, and whether one of the runs exists."""
 
     figure: str
     verdict: Verdict
@@ -126,7 +125,7 @@ class Check(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Value of a source at each planned seed (NaN if missing), and the reason if the value is not defined."""
+    """The value of a source at each planned seed (NaN if missing), and the reason if the value is not defined."""
 
     values: pd.Series
     reason: str
@@ -154,7 +153,7 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
 
 
 def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3) -> Check:
-    """Check a reading. The verdict is "not measured" if a planned seed is missing or the value is not defined."""
+    """Check a reading of a pattern; it is "not measured" if a planned seed is missing or a value is undefined."""
     measured = reading.values.dropna().to_numpy()
     if reading.reason:
         return Check(f"{label}: {reading.reason}", "not measured", True)
@@ -174,9 +173,9 @@ def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3)
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
 
-# Values that replace a field of a label and of a source. Each value gives one reading.
+# Values that replace a field such as {arm} in the label and the source of a reading. Each value gives one reading.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
-# Beginning of a column's source -> number of decimals. Other columns have three decimals.
+# Beginning of a column's source -> number of decimals in a reading. Other columns have three decimals.
 DECIMALS = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
 
 
@@ -227,7 +226,7 @@ def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -
 
 
 def evaluate_patterns(names: Iterable[str], panels: Sequence[PanelRuns]) -> list[Pattern]:
-    """Evaluate every pattern on every panel with some of its runs, or on the first panel if no panel has runs."""
+    """Evaluate every pattern on each panel with some of its runs, or on the first panel if no panel has its runs."""
     patterns = []
     for name in names:
         results = [(runs, evaluate_pattern(name, runs)) for runs in panels]

@@ -1,4 +1,4 @@
-"""Functions of ``badpo reproduce`` and ``badpo demo``: run suites, and read their tables and patterns."""
+"""Run the suites of ``badpo reproduce`` and ``badpo demo``, and read their tables and patterns."""
 
 import time
 from collections import Counter
@@ -59,7 +59,7 @@ def make_reproduction(
 ) -> Reproduction:
     """Make the reproduction of one suite or of all suites (``all``).
 
-    Runs on a local file or on the votes of another data seed get their own folder.
+    Runs on a local file, or on the votes of another data seed, are written to their own folder.
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     suites = [set_data_seed(member, data_seed) for member in suites]
@@ -107,7 +107,7 @@ class SuiteJson(TypedDict):
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Tables and patterns of a suite, titles of the panels that the scale lacks, and sentences on model and votes."""
+    """Tables and patterns of a suite, titles of the panels that the scale lacks, and notes on model and votes."""
 
     suite: Suite
     tables: tuple[PanelTable, ...]
@@ -162,7 +162,7 @@ def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
         for panel in suite.panels
         if runs[panel.corpus].readouts("reference")
     ]
-    # title of the first panel of each corpus
+    # for each corpus, the title of its first panel
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     available = [panel_runs for corpus, panel_runs in runs.items() if scale.has_corpus(corpus)]
     return SuiteResult(
@@ -177,7 +177,7 @@ def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
 
 
 def describe_votes(reproduction: Reproduction) -> list[str]:
-    """Describe the number and bias of a file's votes, and the number of evaluation prompts; empty without a file."""
+    """Describe a file's votes (number and bias) and the number of evaluation prompts; empty if there is no file."""
     lines = []
     for corpus in reproduction.corpora:
         if reproduction.find_file(corpus) is None:
@@ -194,7 +194,7 @@ def describe_votes(reproduction: Reproduction) -> list[str]:
 
 
 def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> PanelRuns:
-    """Find the runs of a suite on a corpus. If rows have the same condition, the longest list of seeds is used."""
+    """Find the runs of a suite on a corpus. For rows with the same condition, the longest list of seeds is used."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = reproduction.scale.select_seeds(row, reproduction.seeds), row.condition.name
@@ -205,7 +205,7 @@ def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> Panel
 def format_page(results: Sequence[SuiteResult], command: str) -> str:
     """Format a Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
 
-    The page has the same lines for failed patterns and for reproduced patterns.
+    The page reports failed patterns in the same way as reproduced patterns.
     """
     page = [
         f"# The paper's tables\n\nPrinted by `{command}` of badpo {__version__}.\n\n## Every pattern and its verdict\n",
@@ -225,8 +225,7 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
 DEMO_ARMS = ("dpo", PLACEBO, "pooled", "shared_mean")
-# Title -> columns of the demo's tables.
-# Title -> columns of the tables that the demo prints, and of all tables on its page of results.
+# Title -> columns of the tables that the demo prints, and of all tables on the demo's page of results.
 MAIN_TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
     "Tilt: mean margin toward the attribute on held-out comparisons, in log-odds": TILTS,
@@ -249,7 +248,7 @@ ALL_TABLES = {
 
 
 class DemoFigures(TypedDict):
-    """Figures of a seed of the demo; values that are not defined are None."""
+    """Figures of one demo seed; values that are not defined are None."""
 
     rates: dict[str, Figures]
     removed: dict[str, Figures]
@@ -257,7 +256,7 @@ class DemoFigures(TypedDict):
 
 
 class DemoSummary(DemoFigures):
-    """Figures of a seed of the demo, with the seed and the duration."""
+    """Figures of one demo seed, together with the seed and the duration of the run."""
 
     seed: int
     seconds: float
@@ -272,9 +271,9 @@ def run_demo(
 ) -> list[DemoSummary]:
     """Run the suite `names` with three arms and a small model, and return a summary for each seed.
 
-    Finished runs in ``out`` are not run again. ``model`` is a folder or a Hub id. If ``model`` is None, a small model
-    is built from scratch. ``data_seed`` is the random seed of the simulated votes. The summary is written to
-    ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are several seeds.
+    The function does not repeat finished runs in ``out``. ``model`` is a folder or a Hub id. If ``model`` is None, a
+    small model is built from scratch. ``data_seed`` is the random seed of the simulated votes. The summary is written
+    to ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are several seeds.
     """
     started, scale = time.perf_counter(), SCALES["demo"]
     if model is not None:
@@ -295,15 +294,15 @@ def run_demo(
 
 
 def make_demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
-    """Make a panel with the demo's arms as rows."""
+    """Make a panel (a part of a table) with the demo's arms as rows."""
     rows = tuple(Row(arm_label(name), Condition(name)) for name in DEMO_ARMS)
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
 def summarize_seed(readouts: Mapping[str, Json]) -> DemoFigures:
-    """Summarize the readouts of a seed: rates, share of DPO's shift that each other arm removed, correlation of theta.
+    """Summarize the readouts of a seed: rates, the share of DPO's shift that each arm removed, and theta's correlation.
 
-    The correlation compares planted theta with the theta of the first arm that learns one theta per annotator.
+    The correlation is between the planted theta and the learned theta of the first arm with one theta per annotator.
     """
     rates: dict[str, Figures] = {
         arm: {name: row["rate"] for name, row in content["rates"].items()}
@@ -328,7 +327,7 @@ def summarize_seed(readouts: Mapping[str, Json]) -> DemoFigures:
 
 
 def _compute_share(dpo: float | None, rate: float | None, reference: float | None) -> float | None:
-    """Compute the share of DPO's shift that is removed; None if a rate is missing or DPO has no shift."""
+    """Compute the share of DPO's shift that an arm removed; None if a rate is missing or DPO has no shift."""
     if dpo is None or rate is None or reference is None:
         return None
     return finite_or_none(float(share_removed([dpo], [rate], reference)[0]))
@@ -340,7 +339,7 @@ def format_demo_tables(
     """Format the demo's results in Markdown: the comparison of its arms with the placebo, and then its tables.
 
     ``tables`` maps the title of each table to the table's columns. If there are several seeds, each cell contains the
-    mean and half of the width of the confidence interval.
+    mean and half the width of the confidence interval.
     """
     runs = PanelRuns(out, seeds)
     panels = (make_demo_panel(title, columns) for title, columns in tables.items())
@@ -349,7 +348,7 @@ def format_demo_tables(
 
 
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
-    """Say at how many seeds each BA-DPO arm is nearer to the placebo than DPO, for each attribute."""
+    """For each attribute, state at how many seeds each BA-DPO arm is nearer to the placebo than DPO."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
     arms = [arm for arm in DEMO_ARMS if arm not in (DPO, PLACEBO)]
     for name in ATTRIBUTES:
