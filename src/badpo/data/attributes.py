@@ -409,8 +409,8 @@ def Column(
         continuous = threshold > 0
 
     def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
-        where = f"is read from the columns {a} and {b}"
-        raise ConfigError(f'attribute "{name}" {where}; it cannot be measured from text')
+        where = f"is read from columns {a}, {b}"
+        raise ConfigError(f'attribute "{name}" cannot be measured from text, because it {where}')
 
     return _attribute(
         "column",

@@ -17,9 +17,9 @@ from badpo.theory.identifiability import annotator_components, separated_annotat
 FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warning (W121)
 SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
 LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
-# W114: an annotator with most of the votes may be a model or several people.
-# W114 is reported if the annotator's share of all votes is larger than LARGE_VOTE_SHARE, and
-# if the annotator's number of votes is larger than MANY_MEDIANS times the median over annotators.
+# W114 reports an annotator with most of the votes, who may be a model or several people.
+# The annotator must have cast more than the share LARGE_VOTE_SHARE of all votes.
+# The annotator must have cast more than MANY_MEDIANS times the median number of votes per annotator.
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
@@ -141,8 +141,8 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
             f"{who} nearly always chose the same side (a or b), whatever the response on this side was"
         )
         remedy = (
-            "the bias and the reliability of such annotators are hardly known, and they also affect the estimates of "
-            "other annotators: leave out the rows of the annotators that badpo check names"
+            "leave out the rows of these annotators: their bias and reliability are hardly known, and several such "
+            "annotators also affect the estimates of other annotators"
         )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
@@ -179,8 +179,8 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         found.append(Problem("W122", what, where, remedy, n_cross))
     if attribute.is_position and judgments.votes["shown_first"].nunique() == 1:
         first = judgments.votes["shown_first"].dropna().iloc[0]
-        what = f"{first} was shown first in every judgment: a preference for the first side and better responses on it "
-        what += "look the same"
+        what = f"{first} was always shown first, so a bias toward the first side may be due to better responses"
+        what += " on this side"
         remedy = "show some pairs in the other order, unless the two responses were assigned to the sides at random"
         found.append(Problem("W128", what, where, remedy, n_cross))
     return found
@@ -265,7 +265,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     if n := int(null.sum()):
         relation = "say the same about"
         if n > 2:
-            relation = "are linearly dependent (one is a sum of the others) in"
+            relation = "are linearly dependent in"
         alike = f"{' and '.join(names[null])} {relation} every judgment"
         what = f"{alike}; their biases cannot be told apart"
         yield Problem("E126", what, where, "leave one of them out", n)

@@ -48,7 +48,7 @@ RUN_MARKS = (
     "anchor.json",
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
-# Files of a run with data about individual annotators: theta, its optimizer, the annotators' weights and types.
+# Files of a run are personal data if they hold theta, theta's optimizer, or the weights or types of annotators.
 # Manifests count as personal data too, because they contain checksums of files about individual annotators.
 # Logs count as personal data, because anybody who guesses votes and trains on the guess could compare the figures.
 PERSONAL_RUN_FILES = (

@@ -1,8 +1,8 @@
 """Forget annotators, so that the remaining files reveal neither their votes nor their biases.
 
 The rows of the annotators are removed from tables of votes. A file with figures of individual annotators, such as a
-file of an audit or of a run, is deleted as a whole, because the removed figure could be computed from the other figures
-and their mean. Finally, badpo searches all neighbouring files for the annotators' ids.
+file of an audit, is deleted as a whole: a removed figure could be computed from the other figures and their mean.
+Finally, badpo searches all neighbouring files for the annotators' ids.
 """
 
 import bz2
@@ -144,8 +144,8 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
     """Find annotators by their pseudonyms or by their ids in the source.
 
     ``mapping`` is the file that `badpo import --write-mapping` wrote. The pseudonyms of the ids in this file are known
-    without the pseudonym key. The function raises `ConfigError` if an id is not in the mapping and there is no key, or
-    if an element of ``annotators`` is empty or is the path of an existing file.
+    without the pseudonym key. If an id is not in the mapping and there is no key, a `ConfigError` is raised. A
+    `ConfigError` is also raised if an element of ``annotators`` is empty or is the path of an existing file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)

@@ -34,7 +34,7 @@ from badpo.theory import Bools, Floats, Ints
 _RETURNS = {
     "response": "one number",
     "pair": "two numbers (g_a, g_b)",
-    "judgment": "one number, or None if it is not recorded,",
+    "judgment": "one number (None if not recorded)",
 }
 
 

@@ -158,7 +158,7 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
     quoted = list_columns(frame, [*theirs.values(), *columns.values(), *written.values()])
     known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
     what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
-    remedy = "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
+    remedy = "name the columns prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     lengths = [
         pair
@@ -290,8 +290,8 @@ def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
     """Return the columns whose names a message may quote.
 
     A column of labels may hold the votes of one person, and its name may be the name of this person. A message quotes
-    the name of a column of labels only if the name is in ``known``, if it is a variant of one of badpo's names, or if
-    all its words are common words.
+    the name of a column of labels only if the name is in ``known``, is a variant of one of badpo's names, or has only
+    common words.
     """
     ours = (*KNOWN, *ANSWERS, *MODELS, *OF_ONE_ANSWER)
     like_ours = {*columns_named([*frame], ours).values(), *alike(ours, [*frame]).values(), *known}

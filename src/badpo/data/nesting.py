@@ -71,7 +71,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
 
 
 def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
-    """Return a column with texts such as ``Ann: A; Ben: B`` as objects, and with ratings such as ``8 7`` as lists."""
+    """Return a column with texts such as ``Ann=A; Ben=B`` as objects, and with ratings such as ``8 7`` as lists."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column

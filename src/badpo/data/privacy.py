@@ -265,9 +265,9 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
     """Return the classes of annotators whose figures must not be published.
 
     A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. The figure of all people minus the published
-    figures of classes gives the figure of the remaining people, who are in withheld classes or are the ``n_others``
-    people without a class. Larger classes are therefore withheld too, the smallest first, until either no people or at
-    least ``FEWEST_ANNOTATORS`` people remain.
+    figures of classes gives the figure of the remaining people. The remaining people are those in withheld classes and
+    the ``n_others`` people without a class. Larger classes are therefore withheld too, the smallest first, until either
+    no people or at least ``FEWEST_ANNOTATORS`` people remain.
 
     Examples
     --------

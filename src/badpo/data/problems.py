@@ -20,7 +20,7 @@ Json = dict[str, Any]  # an object of a JSON file, or a part of one
 LISTED = 5  # number of values that a message lists before "and N more"
 _LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
 _LONGEST_NAME = 200  # comparing two longer words for similarity takes seconds
-# control characters that a terminal would obey, except tabs and line feeds
+# the pattern matches the control characters that a terminal would obey, except tabs and line feeds
 # the pattern includes a carriage return, because a terminal would overwrite the text before a carriage return
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

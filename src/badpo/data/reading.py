@@ -951,12 +951,12 @@ def _carried(
 def _fault(name: str, frame: pd.DataFrame) -> str:
     """Return the reason why a column cannot be carried along with the votes; "" if the column can be carried."""
     if name not in frame:
-        return "is not a free column of the table"
+        return "is not a free column"
     try:
         frame[name].nunique()
         pa.array(frame[name], from_pandas=True)
     except (TypeError, pa.ArrowException, OverflowError, UnicodeError):
-        return "holds values of several types, or it holds lists or objects"
+        return "holds values of several types, or lists"
     return ""
 
 

@@ -345,8 +345,8 @@ def _blocks_of_comparisons(table: Table) -> Table:
     """Return a table with a row for each comparison, if each row holds several comparisons in numbered columns.
 
     The names of corresponding columns differ only in the number of the comparison. A comparison has two responses, a
-    vote and possibly a prompt. In a survey, a code may precede the question, as in the column name ``P01left. Left
-    answer``.
+    vote and possibly a prompt. In a survey, a column name may begin with a code such as ``P01left``, before the text of
+    the question.
     """
     blocks: dict[str, dict[str, str]] = {}
     for name in map(str, table.frame):

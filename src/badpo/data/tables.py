@@ -46,8 +46,8 @@ PACKED = (".gz", ".bz2", ".zst")
 ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
 _LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; the limit of the csv module is 131,072 by default
 _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to detect the format of a file
-# An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file. Texts never
-# reach this compression ratio.
+# An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file.
+# The factor is 100 because texts never reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
 _MOST_BYTES_WRITTEN_OUT = 2**34
