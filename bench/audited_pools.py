@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from badpo.attributes import Column, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
+from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonym
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.reliability import estimate_class_merit
@@ -236,11 +237,51 @@ def people(n: int) -> NDArray:
     return np.array([pseudonym(f"person {k}", b"the key of all simulated pools") for k in range(n)])
 
 
-def run_audit(table: pd.DataFrame, pool: Pool) -> AuditResult:
-    """Audit a table, with the position as the attribute if the table has it."""
+def to_judgments(table: pd.DataFrame) -> Judgments:
+    """Convert a table of `build_table`, which takes a third of the time of reading the table."""
+    number, _ = pd.factorize(table["comparison_id"])
+    annotator, pseudonyms = pd.factorize(table["annotator"])
+    comparisons = (
+        table[~table["comparison_id"].duplicated()].reset_index(drop=True).astype({"prompt": object})
+    )
+    votes = pd.DataFrame(
+        {
+            "comparison": number,
+            "sign": np.where(table["winner"] == "a", 1, -1),
+            "annotator": annotator,
+            "weight": 1.0,
+            "row": np.arange(len(table)),
+            "shown_first": np.full(len(table), None, dtype=object),
+        }
+    )
+    is_first = ~table["annotator"].duplicated().to_numpy()
+    nothing = np.full(is_first.sum(), None, dtype=object)
+    classes = (
+        table["annotator_class"].to_numpy(object)[is_first] if "annotator_class" in table else nothing
+    )
+    annotators = {"pseudonym": pseudonyms.to_numpy(object), "annotator_class": classes, "model": nothing}
+    return Judgments(
+        comparisons=comparisons.assign(prompt_id=comparisons["prompt"]),
+        votes=votes,
+        annotators=pd.DataFrame(annotators, dtype=object),
+        attributes=(),
+        delta=np.empty(0),
+        missing=np.empty(0, dtype=bool),
+        dropped=pd.DataFrame({"reason": [], "annotator": [], "n": []}).astype({"n": int}),
+        findings=(),
+        has_identities=True,
+    )
+
+
+def run_audit(data: pd.DataFrame | Judgments, pool: Pool) -> AuditResult:
+    """Audit votes, with the position as the attribute if the table has it."""
     attribute = Column("x", a="x_a", b="x_b", continuous=pool.continuous)
     anchors = people(pool.n_annotators)[: pool.n_gold].tolist()
-    return audit(table, [Position("x") if "shown_first" in table else attribute], anchors=anchors)
+    return audit(
+        data,
+        [Position("x") if isinstance(data, pd.DataFrame) and "shown_first" in data else attribute],
+        anchors=anchors,
+    )
 
 
 def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None = None) -> Measured:
@@ -248,7 +289,7 @@ def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None
     votes = draw_votes(pool, random)
     table = build_table(votes, pool)
     audited_table = change(table) if change else table
-    result = run_audit(audited_table, pool)
+    result = run_audit(audited_table if change else to_judgments(table), pool)
     whole, rows = result.summary["pool"]["x"], result.annotators.set_index("annotator")
     # an annotator without votes has no flag
     flags = rows[["flag", "flag_care"]]
