@@ -110,11 +110,11 @@ _FIXED_SETTINGS = {
     ),
     "auto_find_batch_size": (
         False,
-        "this option restarts training with a theta that has already changed; set per_device_train_batch_size",
+        "auto_find_batch_size restarts training with a theta that has changed; set per_device_train_batch_size",
     ),
     "sync_ref_model": (
         False,
-        f"theta is relative to a fixed reference; set False, {_WITHOUT_THETA}",
+        f"theta is relative to a fixed reference; set sync_ref_model to False, {_WITHOUT_THETA}",
     ),
 }
 
@@ -444,7 +444,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             outputs.append(model(**model_inputs))
             return outputs[-1]
 
-        # with this setting, TRL uses the shifted reference log-probabilities in the inputs
+        # if precompute_ref_logps is True, TRL uses the shifted reference log-probabilities in the inputs
         self.precompute_ref_logps = True
         try:
             result: Loss = super().compute_loss(run_policy, inputs, return_outputs, num_items_in_batch)

@@ -83,8 +83,8 @@ bias_learning_rate: 1.0e+30 -> bias_learning_rate is 1e+30
 max_length: 1 -> max_length is 1
 max_prompt_length: 100 -> requires encoding: paper
 encoding: paper, max_length: 100, max_prompt_length: 100 -> between 1 and max_length - 1 = 99
-bias: none, warm_start: offline -> warm_start: offline needs a learned bias
-bias: none, warm_start: audit -> warm_start: audit needs a learned bias
+bias: none, warm_start: offline -> warm_start=offline requires a learned bias
+bias: none, warm_start: audit -> warm_start=audit requires a learned bias
 bias: none, gold_annotators: [p1] -> gold_annotators needs a learned bias
 warm_start: audit, gold_annotators: [p1] -> audit cannot be combined with gold_annotators
 gold_annotators: p1 -> must be a list of annotators; write [id]

@@ -44,7 +44,7 @@ def test_without_annotators_and_attributes_the_default_is_a_pooled_length_bias_w
         attribute.config for attribute in judgments().attributes
     ]
     [notice] = [record for record in caplog.records if "was chosen" in record.getMessage()]
-    assert notice.levelname == "WARNING" and "bias: pooled on length (ratio=1.5)" in notice.getMessage()
+    assert notice.levelname == "WARNING" and '"pooled" toward length (ratio=1.5)' in notice.getMessage()
     dpo = trainer(tmp_path / "dpo", ROWS, bias="none")
     assert told(run).count("N163") == 1 and not {"N161", "N163"} & {*told(dpo)}
     assert run.aux_loss_enabled is False and run.ref_model is None

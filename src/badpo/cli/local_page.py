@@ -112,7 +112,7 @@ def open_table(
 
 @dataclass(frozen=True)
 class Choices:
-    """User's choices in a form: options of `Judgments.read` other than the defaults, attributes, and the ratio."""
+    """Choices of the user on the page: options for reading the table, attributes, and the length ratio."""
 
     reading: Json
     ticked: tuple[str, ...]
@@ -120,7 +120,7 @@ class Choices:
 
 
 class OpenedTable:
-    """Table on the page, the votes that were read last, and the attributes that were measured on these votes."""
+    """State of the page: the table, the votes that were read last, and the attributes measured on these votes."""
 
     def __init__(self, path: Path, reading: Json):
         from badpo.data.attributes import describe_attributes

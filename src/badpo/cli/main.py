@@ -284,7 +284,7 @@ def train(
     allow_changed: list[str] | None = Option(
         None,
         metavar="NAME",
-        help="With --resume: allow a difference from the checkpoint. NAME is code: the versions of packages.",
+        help="With --resume: allow a difference between run and checkpoint. NAME is code: the versions of packages.",
     ),
     trust_remote_code: bool = Option(False, help="Allow the model to run its own code from the Hub."),
     as_json: options.AsJson = False,
@@ -372,12 +372,12 @@ def report(
     texts: bool = Option(True, help="Show the first prompts with the answers of each policy."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Write one page with tables and charts of runs. The page needs no network and no script."""
+    """Write one page with tables and charts of runs. The page works without a network and without scripts."""
     from badpo.results.run_files import read_suite
     from badpo.results.run_page import write_report
 
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder, but the page is a file: --out {out / 'report.html'}")
+        raise ConfigError(f"{out} is a folder, but --out must be a file: --out {out / 'report.html'}")
     suite = read_suite(runs)
     write_report(suite, out, texts)
     options.print_result(as_json, {"report": out}, out)
@@ -399,7 +399,7 @@ def anchor(
     ),
     mode: Literal["sample", "train"] = Option(
         "sample",
-        help="With sample, reweight the answers during sampling; with train, train the policy toward the target.",
+        help="The mode sample reweights answers during sampling; the mode train trains the policy to the target.",
     ),
     tolerance: float = Option(
         0.03,
@@ -415,7 +415,7 @@ def anchor(
     ),
     learning_rate: float | None = Option(
         None,
-        help="With --mode train: peak learning rate; by default four times the run's learning rate, or 5e-7 without a run.",
+        help="With --mode train: peak learning rate; by default four times the rate of the run, or 5e-7 without a run.",
     ),
     word: list[str] = Option(
         [],
@@ -440,7 +440,7 @@ def anchor(
     trust_run: options.TrustRun = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Set a policy's rate of an attribute to a target and report the other changes. This command needs no votes."""
+    """Set the rate of an attribute in a policy's answers to a target, and report side effects. No votes are needed."""
     targets = options.parse_targets(target)
     words = options.split_values(word, "--word", "color=colour")
     if words and len(targets) != 1:

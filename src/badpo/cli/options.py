@@ -39,7 +39,7 @@ from badpo.data.problems import (
 def split_values(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """Split each value of an option at its equals sign.
 
-    The function splits a value at its last equals sign. It splits a value of --column at the first equals sign, because
+    Option values are split at their last equals sign. A value of --column is split at the first equals sign, because
     only the name of the user's column may contain an equals sign.
     """
     parts = [_split_value(text, option) for text in texts or ()]
@@ -445,8 +445,8 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 def seconds_left(share_done: float, seconds_done: float, share_left: float, since: float) -> float:
     """Estimated seconds until a task ends; ``share_done`` took ``seconds_done`` and was reached ``since`` seconds ago.
 
-    The estimate decreases while the next stage runs. The estimate is 0 before the first stage ends, and if the next
-    stage takes longer than estimated.
+    The estimated time decreases while the next stage runs. The estimated time is 0 before the first stage ends, and if
+    the next stage takes longer than estimated.
 
     >>> seconds_left(0.2, 60.0, 0.8, 0.0), seconds_left(0.2, 60.0, 0.8, 180.0), seconds_left(0.2, 60.0, 0.8, 300.0)
     (240.0, 60.0, 0.0)

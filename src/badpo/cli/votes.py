@@ -168,7 +168,7 @@ def watch(
     *,
     reading: Json,
 ) -> None:
-    """Audit votes while they still arrive. Call badpo watch with all votes so far, as often as you like."""
+    """Audit votes while they still arrive. Run badpo watch with all votes so far, as often as you like."""
     options.announce(data, as_json)
     _use_one_thread()
     from badpo.auditing.watch import watch as watch_votes

@@ -115,7 +115,10 @@ class Plan:
             f"annotators; {self.n_held_out:,} judgments held out",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"reference   {first}scored once{shared}; its log-probabilities are kept in {self.reference_cache}",
-            *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
+            *(
+                f"self-test   scoring forward against the model's own forward, in {test}"
+                for test in self.self_tests
+            ),
             *(str(finding) for finding in self.findings),
         ]
 
@@ -198,7 +201,7 @@ def train_run(
             for finding in findings:
                 level = logging.INFO if finding.severity == "notice" else logging.WARNING
                 logger.log(level, "%s", finding)
-            # this call raises errors about the bias term before a reference is trained
+            # the bias term is built once to find its errors before a reference is trained
             build_bias(
                 train,
                 recipe_with_variant.training["bias"],
@@ -295,7 +298,7 @@ def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
         now = {**_as_json(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
         if changes := describe_changes(before, now):
             problem = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
-            raise ConfigError(f"{problem}; change them back, or choose another output_dir")
+            raise ConfigError(f"{problem}; restore the earlier settings, or choose another output_dir")
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
@@ -419,7 +422,7 @@ def keep_run(
 def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
     """Return the facts that determine the results of a run: settings, votes, start model and method.
 
-    The settings are the keys of the recipe without paths, and the name of the pseudonym key.
+    The settings of a run are the keys of its recipe without paths, and the name of the pseudonym key.
     """
     facts: Json = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():

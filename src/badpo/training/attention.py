@@ -3,8 +3,8 @@
 A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. All layers of a
 model except attention process each token separately and need no change. badpo registers an attention function in
 transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
-forward. Without a `TreePlan`, the function computes ordinary attention with the padding mask, so that generation during
-training stays exact.
+forward. Without a `TreePlan`, the attention function computes ordinary attention with the padding mask, so that
+generation during training stays exact.
 
 The plan is a keyword and not a context, because gradient checkpointing runs the layers again in the backward pass.
 For the same reason the context `tree_attention` must include the backward pass.
@@ -40,7 +40,7 @@ _MOST_BLOCKS = 4
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
-# The variable-length attention kernel of torch requires at least this compute capability (Ampere).
+# The variable-length attention kernel of torch requires a GPU of the Ampere generation (8.0) or later.
 _FIRST_WITH_VARLEN = (8, 0)
 # In older versions of torch, the variable-length kernel requires as many key heads as query heads.
 _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -146,14 +146,14 @@ class TreePlan:
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
         # if a query index is repeated, only its first occurrence is a token and the rest are padding
-        # the assignment in reverse order keeps the output of the first occurrence
+        # the assignment in reverse order keeps the output position of the first occurrence of each query index
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
-        """Key indices, cumulative numbers of queries and keys per segment, and the largest number of each."""
+        """Key indices, cumulative numbers of queries and keys of the segments, and the largest numbers in a segment."""
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
         n_key = n_query + whole[:, 2]
@@ -267,7 +267,9 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     configuration does not contain the name of the tree attention.
     """
     if not model._can_set_attn_implementation():
-        raise ValueError(f"{type(model).__name__} cannot switch its attention; use the padded forward")
+        raise ValueError(
+            f"{type(model).__name__} cannot switch its attention to tree attention; use the padded forward"
+        )
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
     # Transformers ignores the padding mask unless a mask function is registered under the name of the attention.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])

@@ -1,8 +1,8 @@
 """Select the judgments of each optimizer step and make the tensors of the micro-batches.
 
-The selection of the judgments depends only on the seed and the step and covers all processes. The judgments of a step
-are then divided into micro-batches. All votes of a step on the same comparison are in the same micro-batch, so that the
-comparison goes through the model once.
+The judgments of an optimizer step are selected for all processes together, depending only on the seed and the step.
+The judgments of a step are then divided into micro-batches. All votes of a step on the same comparison are in the same
+micro-batch, so that the comparison goes through the model once.
 """
 
 # mypy does not analyze torch, so the classes of torch have no types

@@ -300,7 +300,7 @@ def collect_facts(run: Trainer) -> Facts:
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
-    # JSON changes some types, and the facts are compared with the facts of a checkpoint, which come from JSON
+    # the facts are converted to JSON types, because they are compared with facts that are read from a JSON file
     plain: Facts = json.loads(json.dumps(facts, default=str))
     return plain
 

@@ -63,7 +63,7 @@ _TYPE_NAMES = {
 }
 
 # Arguments of the Trainer for which `BADPOConfig` always sets the same value.
-# The fields of these arguments keep transformers' defaults, because command-line parsers turn defaults into flags.
+# The fields of these arguments keep the defaults of transformers, because command-line parsers turn them into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -377,7 +377,7 @@ class BADPOConfig(TrainingArguments):
                 f"({self.bias_learning_rate}); leave out these two keys, or write bias_fit: adam"
             )
         if self.warm_start != "zero" and not has_bias:
-            yield f"warm_start: {self.warm_start} needs a learned bias, but bias is none; leave warm_start out"
+            yield f"warm_start={self.warm_start} requires a learned bias, but bias is none; leave out warm_start"
         if self.warm_start == "audit" and gold:
             yield (
                 "warm_start: audit cannot be combined with gold_annotators, because the audit's estimate does not use "

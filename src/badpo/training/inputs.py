@@ -382,7 +382,7 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
     """Estimate the bias of every annotator in log-odds, on the assumption that the gold annotators have no bias.
 
     The estimates come from the conditional estimator with the gold annotators as anchors
-    (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The result
+    (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The array
     has the shape (n_annotators, n_attributes). The function raises `ConfigError` if no comparison connects the gold
     annotators with the other annotators on an attribute.
     """
@@ -395,8 +395,8 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
         if not fit.absolute[i] or not np.isfinite(fit.deviation[~gold, i]).any():
             raise ConfigError(
                 f"gold_annotators: on {name}, no comparison connects the gold annotators with the other annotators, so "
-                "warm_start: offline has no estimate. Use warm_start: zero, or let both groups of annotators judge the "
-                "same comparisons"
+                "warm_start: offline has no estimate. Use warm_start: zero, or let gold annotators and other "
+                "annotators judge the same comparisons"
             )
         shrunk = shrink_normal(fit.finite_deviation[~gold, i], fit.finite_se[~gold, i])
         bias[~gold, i] = shrunk.posterior.mean
@@ -459,14 +459,14 @@ def read_training(
             'declare the attribute toward which the votes may be biased, as in attributes=["length:ratio=1.5"], and '
             'the column of the annotators, as in columns={"annotator": NAME}; or train plain DPO with bias="none"'
         )
-        what = f"bias: {chosen} on length (ratio=1.5) was chosen, because {reason}"
+        what = f'the bias "{chosen}" toward length (ratio=1.5) was chosen, because {reason}'
         findings = [Problem("N163", what, "the table of votes", remedy)]
     if chosen != "none" and not judgments.attributes:
         raise ConfigError(
             f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # N110 is dropped if N161 or N163 repeats its content
+    # the notice N110 is dropped if the notice N161 or N163 repeats its content
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -484,7 +484,7 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """Choose the variant of the bias term; the default is `shared_mean`, or `pooled` (N161) without annotators."""
-    # W110 reports an unused column that looks like a column of annotator ids
+    # the warning W110 reports an unused column that looks like a column of annotator ids
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
         return requested or "shared_mean", []
@@ -552,7 +552,7 @@ def as_judgments(
         return data.with_attributes(attributes) if attributes else data
     if isinstance(data, str | os.PathLike):
         judgments = Judgments.read(data, attributes=attributes, **options)
-        # W107 reports a column that TRL reads and that `Judgments.read` ignores
+        # the warning W107 reports a column that TRL reads and that `Judgments.read` ignores
         if all(finding.code != "W107" for finding in judgments.findings):
             return judgments
     # `datasets` decodes cells with its JSON feature only if the data set is read row by row
@@ -566,7 +566,7 @@ def as_judgments(
     judgments = Judgments.read(table, attributes=attributes, **with_template_columns)
     if lost := [name for name in used if name not in judgments.comparisons]:
         what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"
-        remedy = "give each of these rows its own comparison_id, so that they are different comparisons"
+        remedy = "give each of these rows its own comparison_id, so that badpo treats them as different comparisons"
         raise DataError([Problem("E147", what, table.name, remedy)])
     if not is_stream(data):
         return judgments
@@ -585,8 +585,8 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
     """Raise `ConfigError` for a stream with ``precompute_ref_log_probs``, as TRL does."""
     if args.precompute_ref_log_probs and is_stream(data):
         raise ConfigError(
-            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Leave out this argument, "
-            "so that badpo reads the whole stream; or load the data set without streaming=True"
+            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Leave out this key of "
+            "TRL, so that badpo reads the whole stream; or load the data set without streaming=True"
         )
 
 

@@ -54,7 +54,7 @@ LOGITS_AT_ONCE = 2**22
 # embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
-# Inputs of the scoring forward as tensors; see `badpo.training.packing.plan_pack`. "segments" stays an array.
+# Input tensors of the forward that scores responses; see `badpo.training.packing.plan_pack`. "segments" stays an array.
 ScoringInputs = dict[str, Tensor]
 
 
@@ -284,8 +284,8 @@ def response_logps(
 ) -> list[np.ndarray]:
     """Compute the log-probability of every token of each response given the prompt, without gradients.
 
-    If the model supports tree attention, it reads each prompt only once for all responses to the prompt. A beginning
-    that several responses share is also read only once.
+    If the model supports tree attention, it reads each prompt only once for all responses to the prompt. The model also
+    reads a beginning that several responses share only once.
     """
     layout = response_layout(attach(model), pairs)
     logps = [np.zeros(0, dtype=np.float32)] * len(pairs)

@@ -40,7 +40,7 @@ class NotFiniteError(FloatingPointError):
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
     """Raise `NotFiniteError` if a reference log-probability of a response is not finite.
 
-    Without this check, the run would stop only at a later step, and every resumed run would stop at the same step.
+    Without a check of the reference, a run would stop at a later step, and every resumed run would stop there too.
     """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:
@@ -73,7 +73,7 @@ class Tally:
         ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
-        # unless a value is not finite, only the number of such values is copied from the device
+        # as long as all values are finite, only the number of non-finite values is copied from the device
         self._values: list[tuple[Tensor, Tensor]] = []
 
     def add(self, inputs: MicroBatch, margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
@@ -88,7 +88,7 @@ class Tally:
             (sign * margins, ones),
             (correct, ones),
             (sign * (margins + bias_logits) > 0, ones),
-            # the shares of the micro-batches of a step add up to 1, so this is a mean over steps
+            # the shares of the micro-batches of a step add up to 1, so the router loss is a mean over steps
             (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored

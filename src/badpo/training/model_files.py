@@ -161,7 +161,7 @@ def describe_unreadable(name: str, error: Exception, kind: str = "a causal langu
         problem = "the owner of this model requires an agreement"
         remedy = "Accept the terms on the page of the model on the Hub, and log in with hf auth login"
     else:
-        problem = "it is neither a folder with a model nor reachable on the Hub"
+        problem = "this name is neither a folder with a model nor reachable on the Hub"
         remedy = "Download the model once with network access, or give a local folder"
     return f'cannot load "{name}": {problem} ({reason}). {remedy}'
 
@@ -179,7 +179,7 @@ def report_settings(name: str | Path, files: str) -> Iterator[None]:
             raise
         raise ConfigError(
             f'cannot load "{name}": {files} is missing or has an unusable setting, or an option does not fit the model '
-            f"({kind}: {reason}). Correct the setting, or copy or download the model again"
+            f"({kind}: {reason}). Correct the setting of the model, or copy or download the model again"
         ) from error
 
 
@@ -215,7 +215,7 @@ def _require_model(name: str, revision: str) -> Path:
 def require_adapter(name: str, revision: str = "main") -> None:
     """Raise `ConfigError` if an adapter has pickled weights, or if its configuration has a key that names code.
 
-    An unknown key may have a number, a boolean or no value, because none of these values can refer to code.
+    An unknown key of the configuration may have a number, a boolean or no value, because these cannot refer to code.
     """
     folder = _find_folder(name, revision)
     path = folder / ADAPTER_CONFIG
@@ -272,7 +272,7 @@ def require_settings(name: str, revision: str = "main") -> Path:
             # transformers would create a model without layers
             for key, n in part.items() if isinstance(part, dict) else ():
                 if key in _LAYER_COUNTS and isinstance(n, int | float) and n < 1:
-                    raise ConfigError(f'"{path}" has {key}: {n}; the value must be at least 1')
+                    raise ConfigError(f'"{path}" sets {key} to {n}; the value must be at least 1')
     for index in folder.glob("*.index.json"):
         parts = _read_settings(index).get("weight_map", {})
         for part in parts.values() if isinstance(parts, dict) else [parts]:
@@ -339,7 +339,7 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
     """Raise `ConfigError` if a model has weights, but none of them in the accepted safetensors files."""
     from transformers.utils.hub import has_file
 
-    # if a folder has no pickled weights, transformers itself reports missing weights, in whichever files they may be
+    # if a folder has no pickled weights, transformers reports missing weights, because it knows more file formats
     pickles = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
     if Path(name).is_dir() and not pickles:
         return

@@ -1,4 +1,4 @@
-"""Layouts of prompts and responses for a forward pass: token trees in a flat row, or padded rows.
+"""Layouts of prompts and responses for a forward pass: one row of token trees, or padded rows.
 
 Responses to the same prompt often begin with the same tokens. A token tree contains the prompt and all tokens of the
 first response. For every further response, the token tree contains only the tokens after the common beginning with the
@@ -83,7 +83,7 @@ def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
 
 
 def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
-    """Number of tokens of a tree that go through the model, which excludes the last token of each response."""
+    """Number of tokens of a token tree that go through the model, which excludes the last token of each response."""
     own = sum(len(pairs[i][1]) - n_shared - 1 for i, n_shared, _ in tree)
     return len(pairs[tree[0].position][0]) + own
 

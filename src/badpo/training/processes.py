@@ -1,4 +1,4 @@
-"""Checks and communication if several processes train the same policy."""
+"""Checks and communication for runs in which several processes train the same policy."""
 
 import os
 from collections.abc import Iterator, Mapping

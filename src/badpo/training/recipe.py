@@ -61,7 +61,7 @@ Number = Annotated[float, BeforeValidator(_refuse_bool)]
 def _parse_attribute(entry: object) -> Mapping[str, object]:
     config = parsed_attribute(entry) if isinstance(entry, str) else entry
     if not isinstance(config, dict) or "type" not in config:
-        raise ConfigError(f"an attribute is {entry!r}; it must be a name, or a block with a type")
+        raise ConfigError(f"the attribute {entry!r} must be a name, or a block with a type")
     attribute_from_config(config)
     return config
 
@@ -250,7 +250,7 @@ _KEYS_IN_BLOCKS = {
     "bias_fit": "bias.fit",
     "gold_annotators": "bias.gold_annotators",
 }
-# If a recipe contains a text instead of a block, the text is the value of this key of the block.
+# If a recipe contains a text instead of a block, the text is the value of the main key of the block.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
     {
@@ -323,10 +323,10 @@ def read_recipe(
     *,
     trust_remote_code: bool = False,
 ) -> Recipe:
-    """Read a recipe from a YAML file and replace individual keys.
+    """Read a recipe from a YAML file and override individual keys.
 
     The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and optionally
-    the key ``preset``. Keys in the file override the values of the preset. In the ``config.yaml`` of a run folder,
+    the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run folder,
     paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a dot
     sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. Only
     the caller, not a recipe file, can allow a model to run its own code.
@@ -395,7 +395,7 @@ class _RecipeChecker:
             self._add_error("E201", ("preset",), what)
         for old, new in ALIASES.items():
             if old in keys and new in keys:
-                self._add_error("E203", (old,), f"{old} and {new} set the same value; keep {new}")
+                self._add_error("E203", (old,), f"{old} and {new} are names of the same key; keep {new}")
             if old in keys:
                 keys.setdefault(new, keys.pop(old))
         for name in [key for key in keys if key.startswith("no_") and isinstance(keys[key], bool)]:
@@ -479,7 +479,7 @@ class _RecipeChecker:
 
 
 def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
-    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a block, and equal blocks are merged."""
+    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a recipe block, and blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:
         # YAML may read a key as a number; after the conversion to text, badpo reports it as an unknown key

@@ -35,7 +35,7 @@ from badpo.training.packing import Pair
 logger = logging.getLogger(__name__)
 
 # Number of responses in a shard of the cache; a killed process loses the responses of at most one shard.
-# The number must be even, so that both responses of a comparison share the forward pass of their prompt.
+# The number of responses in a shard is even, so that two responses of a comparison share the forward of their prompt.
 RESPONSES_PER_SHARD = 4096
 # Settings of a model or an adapter that do not change log-probabilities.
 # `save_pretrained` and the Trainer write the settings in the first two lines of the regular expression.
@@ -131,13 +131,13 @@ def default_cache() -> Path:
 
 
 class ReferenceCache:
-    """Memory-mapped files with the reference log-probabilities of every token of every response.
+    """Cache of the reference log-probabilities of every token of every response, in memory-mapped files.
 
-    The cache writes new log-probabilities to a new shard after every few thousand responses. Writing is atomic, and the
-    name of a shard is the checksum of its content. Two processes can therefore write to the cache at the same time; at
-    worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard and does not read
-    it. The model then scores the responses of the damaged shard again in the same groups, so that the new values are
-    bitwise equal. ``n_computed`` is the number of responses that the model has scored.
+    The cache writes new log-probabilities to a new shard after every few thousand responses. A shard is written
+    atomically, and its name is the checksum of its content. Two processes can therefore write to the cache at the same
+    time; at worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard and does
+    not read it. The model then scores the responses of the damaged shard again in the same groups, so that the new
+    values are bitwise equal. ``n_computed`` is the number of responses that the model has scored.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -203,8 +203,8 @@ class ReferenceScorer:
     """Score comparisons with the reference policy of a run.
 
     The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
-    the first step, the initial policy is loaded again if it has a ``name``. ``pairs`` are responses that show whether a
-    new adapter changes the model.
+    the first step, the initial policy is loaded again as the reference if it has a ``name``. ``pairs`` are responses
+    that show whether a new adapter changes the model.
     """
 
     def __init__(

@@ -27,16 +27,16 @@ Autocast = Callable[[], AbstractContextManager[object]]
 # Tolerances for differences in log-probabilities and in gradients, which apply even without rounding noise.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
-# The scoring forward may differ from the model's own forward by at most this multiple of the rounding noise.
+# The scoring forward may differ from the model's own forward by at most this factor times the rounding noise.
 NOISE_FACTOR = 2.0
 # To measure the rounding noise, a forward changes every 61st number of the input embeddings by a rounding error.
 NUDGED_EVERY = 61
 # Largest relative difference between two forwards of the same model that rounding can cause.
-# A difference above this limit means that tokens after a response change the log-probabilities of the response.
+# A larger difference between two forwards means that tokens after a response change its log-probabilities.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
 # Number of padding tokens in the forward that measures the rounding noise.
 N_PADDING = 7
-# The self-test uses this number of the longest comparisons and the same number of random comparisons.
+# The self-test uses `N_TRIED` longest comparisons and the same number of random comparisons.
 N_TRIED = 3
 
 
@@ -99,8 +99,9 @@ class StartDifference:
             f"the policy's first log-probabilities differ from the reference's by {100 * self.difference:.2g} % "
             f"(rounding explains {100 * self.tolerance:.2g} %)",
             f"comparison of model and reference on all tokens of the first step; mean margin {self.mean:.2g}",
-            "leave ref_model out, or start from its weights, and keep disable_dropout on. Theta = 0 anchors the policy "
-            "at the attribute rate of the reference only if policy and reference are equal at the start",
+            "leave ref_model out, or start the policy from the weights of ref_model, and keep disable_dropout on. "
+            "Theta = 0 anchors the policy at the attribute rate of the reference only if policy and reference are "
+            "equal at the start",
         )
 
 
@@ -205,7 +206,7 @@ def self_tests(
     """Test a layout in the precision of the weights, and under ``autocast`` if the run uses it.
 
     The longest comparisons are tested one by one, because only long comparisons reveal an attention window. Random
-    comparisons are tested together. Comparisons with two identical responses are left out, because they reveal little.
+    comparisons are tested together. The test leaves out comparisons with two identical responses, which reveal little.
     """
     able = np.flatnonzero(~encoded.identical)
     longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]

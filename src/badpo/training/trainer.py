@@ -136,7 +136,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
     ),
     "callbacks": ((list, tuple), "a list", "write callbacks=[...]"),
     "peft_config": ((PeftConfig,), "a peft.PeftConfig", "write peft_config=LoraConfig(...)"),
-    "bias": ((BiasTerm,), "a BiasTerm", "write the name of a variant as BADPOConfig(bias=NAME)"),
+    "bias": ((BiasTerm,), "a BiasTerm", "to choose a variant by its name, write BADPOConfig(bias=NAME)"),
     "objective": (
         (Objective,),
         "an object",
@@ -316,8 +316,8 @@ class BADPOTrainer(_StepTrainer):
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # the first entry sums the squared differences between the log-probabilities of policy and reference
-        # the second entry sums the squared log-probabilities of the reference over the same tokens of the first step
+        # the first entry of this tensor sums the squared differences between log-probabilities of policy and reference
+        # the second entry of this tensor sums the squared log-probabilities of the reference over the same tokens
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
@@ -650,7 +650,8 @@ class BADPOTrainer(_StepTrainer):
             self.save_model(str(unfinished))
         if not self._start:
             logger.warning(
-                "badpo evaluate cannot measure %s, because the reference has no name", self.run_folder
+                "badpo evaluate cannot measure %s, because the reference has no name by which it can be loaded",
+                self.run_folder,
             )
         elif self.is_world_process_zero():
             held_out = None
@@ -685,7 +686,7 @@ class BADPOTrainer(_StepTrainer):
         if base and Path(base).exists():
             # other people could not load an adapter of a local model, whose configuration contains a local path
             raise ConfigError(
-                "the adapter was trained on a local model, which is not published with it. Publish the local model and "
+                "the adapter was trained on a local model, which badpo does not publish. Publish the local model and "
                 "load it by its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
             )
         folder = self.run_folder / "model"
@@ -715,7 +716,7 @@ class BADPOTrainer(_StepTrainer):
         dataset_name: str | list[str] | None = None,
         tags: str | list[str] | None = None,
     ) -> None:
-        """Write the arguments into the metadata of the model card in ``run_folder/model``."""
+        """Write the model name, data sets and tags into the metadata of the model card in ``run_folder/model``."""
         path = self.run_folder / "model" / "README.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = (metadata_load(path) or {}) if path.exists() else {}
