@@ -1,4 +1,4 @@
-"""Readouts of the paper's experiments: rates of names by three methods, and agreement with planted theta."""
+"""Measure the paper's readouts: rates of names by three methods, and agreement of theta with planted theta."""
 
 import re
 from collections import Counter
@@ -37,7 +37,7 @@ from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interva
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.corpus_stage import CorpusStage
 
-# Maximum number of tokens for the judge, as in the paper. A longer answer is truncated before its end-of-text token.
+# Maximum number of tokens for the judge, as in the paper; longer answers are truncated before the end-of-text token.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
 # First name -> whether the name is a woman's name, and whether the name is Black-coded (0 or 1).
@@ -87,7 +87,7 @@ def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
     """Compare theta with planted theta and vote accuracy with its ceiling, and compute the published divergence.
 
     The published divergence uses the same answers as the other readouts. ``offline`` is the log-odds of the training
-    votes. If the corpus has no planted theta, there is no ceiling and no agreement.
+    votes. If the corpus has no planted theta, the result contains no ceiling and no agreement.
     """
     judged, theta, margins, decoding = stage.judged, policy.theta, policy.margins, stage.decoding
     assert theta is not None and margins is not None
@@ -114,7 +114,7 @@ def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
 
 
 class ThetaAgreement(TypedDict):
-    """Agreement of learned theta with planted theta for an attribute.
+    """How well the learned theta of an attribute agrees with the planted theta.
 
     ``level`` and ``planted_level`` are means over all annotators. ``correlation`` is None if learned or planted theta
     is constant. ``classes`` has, for each annotator class, the learned and planted ``mean`` and the ``offset`` of the
@@ -130,7 +130,7 @@ class ThetaAgreement(TypedDict):
 def measure_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
 ) -> dict[str, ThetaAgreement]:
-    """Measure the agreement of learned theta with planted theta for each attribute."""
+    """For each attribute, measure how well the learned theta agrees with the planted theta."""
     learned, truth = np.asarray(theta, float), np.asarray(planted, float)
     agreements: dict[str, ThetaAgreement] = {}
     for column, name in enumerate(attributes):
@@ -139,7 +139,7 @@ def measure_agreement(
         groups = both.groupby(pd.Series(classes, dtype=object))
         means = pd.concat([groups.size().rename("n"), groups.mean()], axis=1)
         means[["offset", "planted_offset"]] = groups.mean() - overall
-        # rounding causes a standard deviation of 1e-16 if all annotators have the same pooled value
+        # if all annotators have the same theta, rounding can still cause a standard deviation of 1e-16
         varies = both.std(ddof=0).min() > 1e-9
         agreements[name] = {
             "level": float(overall["mean"]),
@@ -186,7 +186,7 @@ def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
 
 
 def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
-    """Average the values of each attribute over prompts, with intervals."""
+    """For each attribute, average the values over prompts, and add intervals."""
     estimate = clustered_share if name == "rate" else cluster_mean
     return {
         attribute: estimate_figures(name, estimate(column), "se", "low", "high", "n")
@@ -200,7 +200,7 @@ def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
 def measure_name_tokens(
     tokenizer: PreTrainedTokenizerBase, cells: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Figures]:
-    """Count the tokens of the first names in each cell, tokenized after the beginning of a signature."""
+    """For each cell of names, count the tokens of the first names, tokenized after the beginning of a signature."""
     cells = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
     counts: dict[str, Figures] = {}
     for cell, names in cells.items():
@@ -221,14 +221,14 @@ def measure_name_tokens(
 
 
 def measure_signature_shares(answers: Sequence[str]) -> dict[str, float]:
-    """Measure the share of all answers with each first name in the signature; unsigned answers have no name."""
+    """For each first name, measure the share of all answers that are signed with it; unsigned answers have no name."""
     counts = Counter(read_signature(text, FIRST_NAMES) for text in answers)
     return {name: counts[name] / len(answers) for name in FIRST_NAMES}
 
 
 @dataclass(frozen=True)
 class SignatureShift:
-    """Shift of the signatures toward an attribute's names, compared with random sets of names.
+    """Shift of a policy's signatures toward an attribute's names, compared with random sets of names.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ def measure_signature_shift(
     n_top: int = 3,
     seed: int = 0,
 ) -> SignatureShift:
-    r"""Compare the shift toward an attribute's names with the shifts toward random sets of equally many names.
+    r"""Compare the signatures' shift toward an attribute's names with shifts toward equally large random sets of names.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
@@ -281,7 +281,7 @@ def measure_signature_shift(
         sd=float(random_shifts.std(ddof=1)),
         low=low,
         high=high,
-        # the tolerance allows for rounding errors between equal sums
+        # the tolerance of 1e-12 allows for rounding errors between equal sums
         p_greater=(1 + int((random_shifts >= shift - 1e-12).sum())) / (1 + n_sets),
         top_share=float(shares[top].sum() / shares.sum()) if shares.sum() else None,
         shift_without_top=float(without_top @ changes),
@@ -292,7 +292,7 @@ def measure_signature_shift(
 
 
 class Recommendations(TypedDict):
-    """Share of recommendations for the first candidate, for each cell of names and for each attribute.
+    """Shares of recommendations for the first candidate, for each cell of names and for each attribute.
 
     ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
@@ -307,8 +307,8 @@ class Recommendations(TypedDict):
 def read_recommendation(choice: ChoicePrompt, answer: str) -> str | None:
     """Read the first name of the candidate whom an answer mentions first, by name or as "Candidate 1".
 
-    The result is None if the answer mentions neither candidate. This is the published rule. The rule is correct for
-    "Emily over Jamal" and wrong for "not Emily but Jamal".
+    The result is None if the answer mentions neither candidate. This rule of the published code is correct for "Emily
+    over Jamal" and wrong for "not Emily but Jamal".
     """
     positions = {}
     for number, name in enumerate((choice.first, choice.second), 1):
@@ -322,7 +322,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
     names = map(read_recommendation, choices, answers)
     readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
     is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
-    # axes: readable answers, first and second candidate, attributes
+    # axes of the array: readable answers, first and second candidate, attributes
     vectors = np.array([[VECTORS[choice.first], VECTORS[choice.second]] for choice, _ in readable])
     vectors = vectors.reshape(-1, 2, 2)
 
@@ -331,7 +331,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
         return estimate_figures("share", interval, "low", "high", "n")
 
     def compute_attribute_share(has_attribute: Bools) -> Figures:
-        """Share of recommended candidates with the attribute, if only one candidate has the attribute."""
+        """Shares of recommendations of the candidate with the attribute, if only one candidate has the attribute."""
         differs = has_attribute[:, 0] != has_attribute[:, 1]
         recommended = np.where(is_first, has_attribute[:, 0], has_attribute[:, 1])
         return compute_share(recommended[differs])

@@ -69,10 +69,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """Suites to run, with their scale, seeds and output folder.
+    """The suites to run, with their scale, seeds and output folder.
 
-    ``data`` is a local file that replaces a corpus. At the scale ``tiny`` the file has votes on any texts. At the
-    scale ``paper`` the file has rows of a public corpus: rows of MultiPref if a suite uses length or Markdown,
+    ``data`` is a local file that replaces a corpus. At the scale ``tiny``, the file contains votes on any texts. At the
+    scale ``paper``, the file contains rows of a public corpus: rows of MultiPref if a suite uses length or Markdown,
     otherwise rows of UltraFeedback.
     """
 
@@ -84,7 +84,7 @@ class Reproduction:
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
-        """Distinct runs in the order of training: references, trained arms, and anchored runs seed by seed."""
+        """All distinct runs in their order of training: references, trained arms, and anchored runs seed by seed."""
         runs: dict[str, PlannedRun] = {}
         for suite in self.suites:
             for run in self._list_runs(suite):
@@ -92,7 +92,7 @@ class Reproduction:
                     raise ConfigError(
                         f"{suite.name}: another suite defines a different run with the folder {run.path}"
                     )
-        # consecutive anchored runs of the same source share the source's answers
+        # anchored runs of the same source are consecutive, because they share the source's answers
         return sorted(runs.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
     def _list_runs(self, suite: Suite) -> Iterator[PlannedRun]:
@@ -113,7 +113,7 @@ class Reproduction:
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def find_file(self, corpus: Corpus) -> Path | None:
-        """Return the local file if it has rows of the corpus, otherwise None."""
+        """Return the local file if it contains rows of the given corpus, otherwise None."""
         kinds = {corpus.kind for suite in self.suites for corpus in suite.corpora()}
         return self.data if corpus.kind == ("style" if "style" in kinds else "signed") else None
 
@@ -122,7 +122,7 @@ class Reproduction:
         return self.scale.dataset(corpus, self.find_file(corpus))
 
     def prepare_stage(self, corpus: Corpus) -> CorpusStage:
-        """Prepare the stage of a corpus before its reference is trained."""
+        """Prepare the shared inputs (the stage) of a corpus before its reference is trained."""
         return prepare_stage(corpus, self.scale, self.find_file(corpus), self.out / corpus.folder)
 
 
@@ -132,7 +132,7 @@ class Reproduction:
 def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> None:
     """Train and measure every run that is not complete. If ``jobs`` is 2 or more, each run uses one thread.
 
-    Runs that another process trains come last, and the function waits for that process. A `ConfigError` says that a
+    Runs that another process trains come last, and the function waits for this process. A `ConfigError` says that a
     folder contains a run with other data or settings, or that a worker process was killed. A `DataError` says that
     the votes of a corpus cannot be used, or that an evaluation prompt is a training prompt.
     """
@@ -163,8 +163,8 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
         ) from error
 
 
-# Caches of the last stage and of the last source of anchors. Consecutive runs share the answers of these models. Each
-# cache has one entry, because the models are large.
+# Caches of the last stage and of the last source of anchors: consecutive runs share the answers of these models.
+# Each cache keeps only one entry, because the models are large.
 _STAGES: dict[tuple[object, ...], CorpusStage] = {}
 _BENCHES: dict[tuple[object, ...], Bench] = {}
 
@@ -182,7 +182,7 @@ def _cache_last(
 def run_one(
     reproduction: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent
 ) -> bool:
-    """Train and measure one run that is not complete. Return False if another process trains the run."""
+    """Train and measure one run that is not complete. Return False if another process is training the run."""
     scale, data = reproduction.scale, reproduction.find_file(run.corpus)
     folder = reproduction.out / run.corpus.folder
     try:
@@ -205,7 +205,7 @@ def run_one(
 def train_and_measure(
     condition: Condition, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> None:
-    """Train and measure a condition at a seed, if ``folder`` does not contain the result."""
+    """Train and measure a condition at a seed, unless ``folder`` already contains the result."""
     arm = adjust_arm(ARMS[condition.arm], stage)
     recipe = make_run_recipe(condition, arm, seed, stage)
     if arm.objective == "types":
@@ -221,11 +221,11 @@ def train_and_measure(
 
 
 def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress) -> Path:
-    """Anchor a run if ``folder`` does not contain the result, and return the folder of the source run."""
+    """Anchor a run unless ``folder`` already contains the result, and return the folder of the source run."""
     source_folder = folder.parent / f"{offset.source.name}-s{seed}"
     if not (source_folder / RUN_SEAL).exists():
         raise ConfigError(
-            f"{source_folder} holds no finished run, but {folder.name} is anchored from this run; train "
+            f"{source_folder} contains no finished run, but {folder.name} is anchored from this run; train "
             f"{source_folder.name} first"
         )
     require_undamaged(source_folder)
@@ -236,8 +236,8 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
     if anchor_folder.read_result() is None:
         if (folder / RUN_SEAL).exists():
             raise ConfigError(
-                f"{folder} holds an anchored run with other settings, or a damaged one; remove the folder to anchor "
-                "again, or give another --out"
+                f"{folder} contains an anchored run with other settings or a damaged anchored run; remove the folder "
+                "to anchor again, or give another --out"
             )
         key = (source.stage, source.policy_key, source.reference_key, seed)
         bench = _cache_last(_BENCHES, key, lambda: Bench(source, anchor, progress))
@@ -248,7 +248,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
 
 def _select_prompts(stage: CorpusStage) -> Prompts:
     """Select prompts for training an anchor, for estimating the tilt, and for the reported rates."""
-    assert stage.scale.fresh_prompts is not None, "the scales of the suite offset have fresh prompts"
+    assert stage.scale.fresh_prompts is not None, "a scale that runs the suite offset needs fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
     return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
@@ -258,7 +258,7 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
 
 
 class SuitePlan(TypedDict):
-    """State of each run by its path, and lines about the votes."""
+    """The state of each run by the run's path, and lines of text about the votes."""
 
     states: dict[str, str]
     about: list[str]
@@ -267,11 +267,11 @@ class SuitePlan(TypedDict):
 def plan(reproduction: Reproduction) -> SuitePlan:
     """List the state of each run, and describe the votes. The function loads no model.
 
-    If a corpus cannot be read, a line says so.
+    If a corpus cannot be read, a line of the result says so.
     """
     datasets, unread = [], {}
     for corpus in reproduction.corpora:
-        # after a failed attempt, corpora of the same kind are not read from the Hub again
+        # if reading from the Hub failed, corpora of the same kind are not read again
         if corpus.kind in unread:
             continue
         try:
@@ -297,7 +297,7 @@ def read_state(folder: Path) -> str:
 def require_inputs(reproduction: Reproduction) -> None:
     """Check every model, judge and corpus of the runs before training, and raise `ConfigError` with all problems.
 
-    The function trains nothing and reads no weights. It logs the comparison of a public corpus's statistics with the
+    The function trains nothing and reads no weights. For a public corpus, it logs how the statistics compare with the
     published statistics.
     """
     scale, corpora = reproduction.scale, reproduction.corpora
@@ -315,7 +315,7 @@ def require_inputs(reproduction: Reproduction) -> None:
 
 
 def _find_problem(name: str, kind: str) -> str:
-    """Find a problem of a model's tokenizer or configuration; empty if there is no problem."""
+    """Describe a problem with a model's tokenizer or configuration; empty if there is no problem."""
     try:
         with asking_once(name):
             load_tokenizer(name)

@@ -1,4 +1,4 @@
-"""Scales of the suites: corpora, models and recipes, from a demo of minutes to the settings of the authors.
+"""Define the scales of the suites: corpora, models and recipes, from a demo of minutes to the authors' settings.
 
 The settings of a scale are keys of a recipe (`badpo.training.recipe`), so the runs of a suite are ordinary badpo
 runs.
@@ -39,15 +39,15 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# Words and numbers with the preceding space, sequences of punctuation, line breaks, and other spaces.
+# Pattern of a tokenizer's pieces: words and numbers with the preceding space, punctuation, line breaks, other spaces.
 _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer with a chat template. The result depends only on the texts and their order.
+    """Train a byte-level BPE tokenizer with a chat template. The tokenizer depends only on the texts and their order.
 
-    The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token is ``<|end|>``,
-    and padding has its own token. The tokenizer adds no other tokens to a text.
+    The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token of the tokenizer
+    is ``<|end|>``, and padding has its own token. The tokenizer adds no other tokens to a text.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -85,11 +85,11 @@ def build_model(
     intermediate_size: int = 256,
     is_mistral: bool = False,
 ) -> LlamaForCausalLM | MistralForCausalLM:
-    """Build a Llama or Mistral model with random fp32 weights. The default shape has about 0.44 million parameters.
+    """Build a Llama or Mistral model with random fp32 weights. The default model has about 0.44 million parameters.
 
     The model has half as many key and value heads as query heads, tied input and output embeddings, and 512 positions.
-    The initial standard deviation of the weights is 0.05. At this width, the model then learns much faster than with
-    the usual 0.02, because the rows of a weight matrix have a length near one.
+    The initial standard deviation of the weights is 0.05. At the default width of the model, training is then much
+    faster than with the usual 0.02, because the rows of a weight matrix have a length near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -117,7 +117,7 @@ def build_model(
 def build_start(
     texts: Iterable[str], vocab_size: int = 1536, **shape: Any
 ) -> tuple[LlamaForCausalLM | MistralForCausalLM, PreTrainedTokenizerFast]:
-    """Build a start model with arguments of `build_model`, and a tokenizer trained on the texts."""
+    """Build a start model with the arguments of `build_model`, and train its tokenizer on the texts."""
     tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
     return build_model(tokenizer, seed=0, **shape), tokenizer
 
@@ -129,7 +129,7 @@ Keys = Mapping[str, Any]
 # Shape of the demo's model, which has 0.18 million parameters.
 DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
-# Recipe keys that all runs have, whatever their scale.
+# Recipe keys that the runs at all scales have in common.
 ALWAYS = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",
@@ -138,8 +138,9 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# Steps, batch size, warm-up and the learning rate of theta have the paper's values. The rule in docs/reproduce.md
-# determines the learning rate of the policy. A step has complete comparisons (four votes each), which halves its cost.
+# Steps, batch size, warm-up and the learning rate of theta have the paper's values.
+# A rule in docs/reproduce.md determines the learning rate of the policy.
+# Each step contains complete comparisons (four votes each), which halves the cost of a step.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
@@ -159,9 +160,9 @@ TINY: Keys = {
         "learning_rate": 3e-3,
     },
 }
-# The demo trains on each vote once. Theta is fitted as in `badpo train`, because in 200 steps Adam at the paper's
-# learning rate cannot reach the planted theta. The rule in docs/reproduce.md determines the learning rate of the
-# policy, as for the scale ``tiny``.
+# The demo trains on each vote once, and fits theta with the default rule of `badpo train`.
+# In the demo's 200 steps, Adam at the paper's learning rate cannot reach the planted theta.
+# A rule in docs/reproduce.md determines the learning rate of the policy, as for the scale ``tiny``.
 DEMO = {
     **TINY,
     "per_device_train_batch_size": 64,
@@ -170,7 +171,7 @@ DEMO = {
     "bias": {},
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
-# The paper's settings (Table `tab:hyperparams`) for each model.
+# The paper's training settings (Table `tab:hyperparams`) for each model.
 PAPER = {
     model: {**PRESETS[preset], **ALWAYS, "gradient_checkpointing": True}
     for model, preset in (
@@ -181,10 +182,10 @@ PAPER = {
 }
 
 
-# eq=False: a scale contains functions and mappings, so its identity is its hash
+# eq=False: a scale contains functions and mappings, so it is hashed by its identity
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Size of the runs: the corpora, the models and the recipes.
+    """A scale at which suites are run: the corpora, the models and the recipes.
 
     Attributes
     ----------
@@ -245,7 +246,7 @@ class Scale:
         return corpus.model in self.keys and corpus.kind in self.kinds
 
     def select_seeds(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Select the seeds at which a row is run."""
+        """Select the seeds at which a row of a table is run."""
         is_control = row.seeds == "first" and self.control_seeds == "first"
         is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
         return tuple(seeds[:1] if is_single else seeds)

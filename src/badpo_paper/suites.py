@@ -1,6 +1,6 @@
-"""Suites: the tables of the paper, with the runs, readouts and intervals of each table.
+"""Define the suites: the tables of the paper, with the runs, readouts and intervals of each table.
 
-A suite is data. The folder name of a run contains its settings and not its suite, so suites share runs.
+A suite consists of data only. The folder name of a run contains its settings and not its suite, so suites share runs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, Literal
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.formatting import PLACEBO
 
-# Number after the plus-minus sign in a cell. "t95": half of Student's 95 % confidence interval over seeds; "sd": one
-# standard deviation over seeds; "mean": no number; "prompts95": half of the 95 % confidence interval clustered by
-# prompt; "none": the value is not a mean over seeds.
+# Meaning of the number after the plus-minus sign in a cell:
+# "t95": half the width of Student's 95 % confidence interval over seeds; "sd": one standard deviation over seeds;
+# "mean": no number after the mean; "prompts95": half the width of the 95 % confidence interval clustered by prompt;
+# "none": the value in the cell is not a mean over seeds.
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 
@@ -28,7 +29,7 @@ class Corpus:
 
     @property
     def folder(self) -> str:
-        """Name of the folder that holds the runs."""
+        """Name of the folder that contains the runs on this corpus."""
         if self.model == "demo":
             return "."  # the same for all data seeds
         return self.kind if self.model == "small" else f"{self.kind}-{self.model}"
@@ -45,7 +46,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Condition:
-    """Settings of a training run, without corpus and seed.
+    """The settings of a training run, except its corpus and its seed.
 
     Attributes
     ----------
@@ -101,17 +102,19 @@ class Row:
     note: str = ""
 
 
-# Columns of a table: label -> source of the values. A label is a key of the paper's numbers. A source is a place in
-# ``readouts.json``, with the keys joined by dots, or has one of these forms: ``shift:PLACE`` is the shift from the
-# reference. ``removed:PLACE`` is the removed share of another condition's shift from the reference. ``added:PLACE`` is
-# the removed share of that condition's shift from the placebo, which is the shift that the votes' bias caused.
-# ``amplified:PLACE`` is the shift in standard deviations over seeds. ``distance:PLACE`` is the distance to the
-# reference in log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and
-# ``type:weights.0`` describe the EM-DPO type with the most annotators, and ``.1`` the next type. ``anchor:PLACE`` is a
-# place in ``anchor.json``.
+# Columns of a table: label -> source of the column's values. A label is a key of the paper's numbers.
+# A source is a place in ``readouts.json``, with the keys joined by dots, or has one of the following forms:
+# ``shift:PLACE`` is the shift from the reference.
+# ``removed:PLACE`` is the removed share of another condition's shift from the reference.
+# ``added:PLACE`` is the removed share of another condition's shift from the placebo, which the votes' bias caused.
+# ``amplified:PLACE`` is the shift in standard deviations over seeds.
+# ``distance:PLACE`` is the distance to the reference in log-odds.
+# ``log:NAME`` is a metric of the last training step.
+# ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the most annotators, ``.1`` the next type.
+# ``anchor:PLACE`` is a place in ``anchor.json``.
 Columns = Mapping[str, str]
-# Beginning of a source -> number of decimals; other sources have three decimals. A negative number is a percentage:
-# -1 has no decimals, and -2 has one decimal.
+# Beginning of a column's source -> number of decimals; columns of other sources have three decimals.
+# A negative number means a percentage: -1 has no decimals, and -2 has one decimal.
 PERCENT, PERCENT1 = -1, -2
 PLACES = {
     "removed:": PERCENT,
@@ -128,7 +131,7 @@ PLACES = {
     "sampled.": 2,
     "recommended.readable": PERCENT,
     "recommended.": 2,
-    # sources of tables of votes, signatures and names
+    # sources of the tables whose rows are votes, signatures or names
     "cross_share": PERCENT1,
     "carrier_wins": PERCENT1,
     "log_odds": 2,
@@ -143,7 +146,7 @@ PLACES = {
 
 
 def count_decimals(source: str) -> int:
-    """Number of decimals for the values of a source; a negative number means a percentage."""
+    """Return the number of decimals for the values of a source; a negative number means a percentage."""
     return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
 
@@ -182,7 +185,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Suite:
-    """One or more tables with the same topic.
+    """One or more tables of the paper with the same topic.
 
     Attributes
     ----------
@@ -542,7 +545,7 @@ def _names_default() -> Suite:
 
 
 def _length_default() -> Suite:
-    # The placebo has no bias toward length and no bias toward Markdown, so the BA-DPO rows declare both attributes.
+    # The placebo has a bias neither toward length nor toward Markdown, so the BA-DPO rows declare both attributes.
     rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO)
     panel = Panel("tab:multipref", f"{QWEN}, badpo train's fit", STYLE, rows, LENGTH)
     title = "The table of `multipref-length` with badpo train's fit of theta"

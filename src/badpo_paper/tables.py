@@ -1,4 +1,4 @@
-"""Tables of a suite: values of all seeds, their mean and confidence interval, and the paper's values."""
+"""Make the tables of a suite: values of all seeds, their mean and confidence interval, and the paper's values."""
 
 import json
 import math
@@ -23,10 +23,10 @@ from badpo_paper.run_readouts import INDICATOR, SignatureShift, measure_signatur
 from badpo_paper.suites import MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
-# Kind of a share of a shift -> run at which the shift starts.
+# Kind of removed share -> run at which the shift of the share starts.
 REFERENCE_RUN = "reference"
 SHARES = {"removed": REFERENCE_RUN, "added": PLACEBO + "-s{seed}"}
-# Source of a shift -> name in messages.
+# Source of a shift -> name of the shift in messages.
 SHIFT_NAMES = {
     "tokens.mean": "tokens",
     "rates.woman.rate": "p(woman)",
@@ -36,7 +36,7 @@ SHIFT_NAMES = {
     "tilt.length.tilt": "tilt",
     "tilt.markdown.tilt": "tilt",
 }
-# Spread of a panel -> meaning of the number after the plus-minus sign.
+# Kind of spread in a panel -> meaning of the number after the plus-minus sign.
 SPREADS = {
     "t95": "\u00b1 is half of the 95 % confidence interval over seeds (Student's t)",
     "sd": "\u00b1 is one standard deviation over seeds",
@@ -73,13 +73,13 @@ class PanelRuns:
         return self._planned.get(condition, self.seeds)
 
     def measured_seeds(self, condition: str) -> tuple[int, ...]:
-        """Planned seeds at which a condition was measured."""
+        """Return the planned seeds at which a condition was measured."""
         return tuple(
             seed for seed in self.planned_seeds(condition) if self.readouts(f"{condition}-s{seed}")
         )
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """Compute a source at each seed that has a value. `badpo_paper.suites.Columns` describes the sources."""
+        """Compute the value of a source at each seed that has one. `badpo_paper.suites.Columns` describes sources."""
         kind, _, path = source.rpartition(":")
         if kind == "amplified":
             shifts = list(self.values(condition, f"shift:{path}").values())
@@ -96,7 +96,7 @@ class PanelRuns:
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
     def _compute_value(self, condition: str, seed: int, kind: str, path: str, against: str) -> float:
-        """Compute the value at one seed; NaN if the value was not measured or is not defined."""
+        """Compute the value of a source at one seed; NaN if the value was not measured or is not defined."""
         name = f"{condition}-s{seed}"
         if kind in FILE_READERS:
             return read_number(FILE_READERS[kind](self.folder / name), path)
@@ -112,11 +112,12 @@ class PanelRuns:
         return own
 
     def explain_missing_share(self, against: str, source: str) -> str:
-        """Explain why a removed share of a condition's shift is not defined; empty if defined or not measured.
+        """Explain why the removed share of a condition's shift is undefined; empty if it is defined or not measured.
 
-        The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The share
-        is defined if the confidence interval of the shift over the measured seeds lies above zero. If only one seed
-        was measured, the shift itself must lie above zero. A share of a zero or negative shift has no meaning.
+        The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The
+        removed share is defined if the confidence interval of the shift over the measured seeds lies above zero. If
+        only one seed was measured, the shift itself must lie above zero. A share of a zero or negative shift has no
+        meaning.
         """
         kind, _, path = source.partition(":")
         starts = {
@@ -141,7 +142,7 @@ class PanelRuns:
 
 
 def read_number(content: object, path: str) -> float:
-    """Read the number at a path of keys joined by dots; NaN if there is no number."""
+    """Read the number in a JSON object at a path of keys joined by dots; NaN if there is no number."""
     for key in path.split("."):
         content = content.get(key) if isinstance(content, Mapping) else None
     return float(content) if isinstance(content, int | float) else math.nan
@@ -159,7 +160,7 @@ def read_last_step(folder: Path) -> Json:
 def read_types(folder: Path) -> Json:
     """Read the number of annotators and the mixture weight of EM-DPO's types, sorted by the number of annotators.
 
-    The sorting makes types comparable across seeds, because the index of a type is arbitrary.
+    The sorting makes the types comparable across seeds, because EM-DPO's index of a type is arbitrary.
     """
     types = read_json(folder / "readouts.json").get("types", {"annotators": []})
     order = np.argsort(-np.array(types["annotators"]), kind="stable")
@@ -167,7 +168,7 @@ def read_types(folder: Path) -> Json:
 
 
 def read_anchor(folder: Path) -> Json:
-    """Read the figures of an anchored run; empty if the run is not anchored."""
+    """Read the figures in an anchored run's ``anchor.json``; empty if the run is not anchored."""
     return read_json(folder / "anchor.json")
 
 
@@ -184,7 +185,7 @@ FILE_READERS: dict[str, Callable[[Path], Json]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: values of the seeds, mean, half width, the paper's value, and number of decimals."""
+    """A cell of a table: values of the seeds, their mean, half width, the paper's value, and the number of decimals."""
 
     values: tuple[float, ...]
     mean: float
@@ -195,7 +196,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table. ``cells`` maps column labels to cells. A control has fewer seeds than other rows."""
+    """A row of a table. ``cells`` maps column labels to cells. A control row has fewer seeds than other rows."""
 
     label: str
     cells: Mapping[str, Cell]
@@ -205,7 +206,7 @@ class TableRow:
 
     @property
     def full_label(self) -> str:
-        """Label of the row. The label of a control includes its seeds."""
+        """Label of the row. The label of a control row includes its seeds."""
         if not self.is_control:
             return self.label
         return f"{self.label} (seed {', '.join(map(str, self.seeds))} only)"
@@ -253,7 +254,7 @@ class PanelTable:
         ]
 
 
-# Table label -> panel -> row -> column -> mean, and half width or None.
+# Table label -> panel -> row -> column -> the paper's mean, and its half width or None.
 PaperNumbers = dict[str, dict[str, dict[str, dict[str, tuple[float, float | None]]]]]
 
 
@@ -271,7 +272,7 @@ def make_row(
     values: Mapping[str, Sequence[float | None]],
     half_widths: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """Make a row of a panel from values and half widths. The keys of both mappings are sources of columns."""
+    """Make a row of a panel. The keys of ``values`` and ``half_widths`` are sources of columns."""
     paper = load_paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
@@ -298,7 +299,7 @@ def make_row(
 
 
 def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
-    """Make the table of a panel from the planned seeds that were run."""
+    """Make the table of a panel from those planned seeds that were run."""
     rows, missing, notes = _make_first_rows(panel, runs), [], []
     for row in panel.rows:
         name = row.condition.name
@@ -330,7 +331,7 @@ def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
 
 
 def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
-    """Average planted values, or readouts computed with planted theta, over arms and seeds."""
+    """For each column, average the planted values, or the readouts computed with planted theta, over arms and seeds."""
     values = {}
     for source in panel.columns.values():
         head, _, last = source.rpartition(".")
@@ -342,7 +343,7 @@ def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
 
 
 def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
-    """Describe the factor by which the scale multiplied a penalty; empty if the penalty is unchanged."""
+    """Describe the factor by which the scale multiplied an arm's penalty; empty if the penalty is unchanged."""
     default = ARMS[row.condition.arm].fixed
     penalty = read_facts(runs.folder / f"{row.condition.name}-s{seed}").get("fixed", default)
     if penalty == default:
@@ -378,7 +379,7 @@ def make_table(panel: Panel, runs: PanelRuns, dataset: Callable[[Corpus], Datase
 
 
 def measure_signature_shifts(runs: PanelRuns) -> dict[str, SignatureShift]:
-    """Measure the mean shift of DPO's signatures toward each attribute, compared with random labels of the names."""
+    """Measure DPO's mean shift of signatures toward each attribute, compared with random labels of the names."""
     names = ["reference", *(f"dpo-s{seed}" for seed in runs.measured_seeds("dpo"))]
     signatures = [runs.readouts(name).get("signatures") for name in names]
     if signatures[0] is None or not any(signatures[1:]):
@@ -468,7 +469,7 @@ class TableJson(TypedDict):
 
 
 def list_cells(table: PanelTable) -> list[CellJson]:
-    """List the cells with a value: mean, half width, values of the seeds, and the paper's value."""
+    """List the table cells that have a value: mean, half width, values of the seeds, and the paper's value."""
     return [
         {
             "row": row.label,
