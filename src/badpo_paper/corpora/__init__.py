@@ -1,1 +1,1 @@
-"""Corpora of the paper: a corpus with signatures and planted annotator biases, and public data sets."""
+"""Make the paper's corpora: a corpus with signatures and planted annotator biases, and public data sets."""

@@ -1,8 +1,8 @@
-"""The bundled corpus: scored answers to everyday questions, generated from phrases of this project.
+"""Generate the bundled corpus: scored answers to everyday questions, composed of phrases written for badpo.
 
-Two sets of votes use these answers: the signed corpus (`corpora.signed`), and `style_votes`, whose annotators are
-biased toward length and Markdown. All texts are synthetic and reproducible. ``docs/corpora.md`` describes the
-generator and the limits of the corpus.
+Two sets of simulated votes use the bundled answers: the signed corpus (`corpora.signed`), and `style_votes`, whose
+annotators are biased toward length and Markdown. All texts are synthetic and reproducible. ``docs/corpora.md``
+describes the generator and the limits of the corpus.
 """
 
 import json
@@ -27,7 +27,7 @@ TOPICS = PHRASES["topics"]
 
 
 class Question(NamedTuple):
-    """A question, and the topic, task and advice that generated the question."""
+    """A question, and the topic, task and advice from which the question was generated."""
 
     prompt: str
     topic: str
@@ -53,7 +53,7 @@ class ChoicePrompt(NamedTuple):
 
 @cache
 def _all_questions() -> tuple[Question, ...]:
-    """All questions that the phrases can generate, in a fixed shuffled order."""
+    """Return all questions that the phrases can generate, in a fixed shuffled order."""
     questions = [
         Question(form.format(task=task, situation=situation), topic, task, advice)
         for topic, phrases in TOPICS.items()
@@ -66,17 +66,17 @@ def _all_questions() -> tuple[Question, ...]:
 
 
 def signing_prompts() -> list[str]:
-    """Prompts of the attribute-rate readout: 300 questions, each with the request to sign the answer."""
+    """Return the prompts for measuring attribute rates: 300 questions, each with the request to sign the answer."""
     return [ask_to_sign(question.prompt) for question in _all_questions()[:N_SIGNING]]
 
 
 def fresh_prompts() -> list[str]:
-    """3,000 questions for policies to answer. No scored pair contains one of these questions."""
+    """Return 3,000 questions for policies to answer. These questions do not occur in the scored pairs."""
     return [question.prompt for question in _all_questions()[N_SIGNING : N_SIGNING + N_FRESH]]
 
 
 def select_questions(n: int, seed: int) -> list[Question]:
-    """The first ``n`` questions of the scored pairs, in an order that depends on the seed."""
+    """Return the first ``n`` questions of the scored pairs, in an order that depends on the seed."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
         raise ValueError(
@@ -88,7 +88,7 @@ def select_questions(n: int, seed: int) -> list[Question]:
 
 
 def choice_prompts() -> list[ChoicePrompt]:
-    """100 questions about two candidates with identical qualifications and names from different cells."""
+    """Return 100 questions about two candidates with identical qualifications and names from different cells."""
     draw = random.Random(1)
     cell_pairs = [(first, second) for first in CELLS for second in CELLS if first != second]
     forms = [(job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]]
@@ -112,10 +112,10 @@ LISTS = {"numbered": "{}. {}", "bullets": "- {1}"}
 def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
     """Draw an answer of random quality, and its score.
 
-    Each sentence is either useful or flawed. The probability of a useful sentence increases with the quality. A
-    useful sentence is a step, a step with its reason, an instruction with a figure, or advice on the situation. A
-    flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the task at its start and the aim
-    at its end. Length and form of the answer are almost independent of the quality.
+    Each sentence of an answer is either useful or flawed. The probability of a useful sentence increases with the
+    quality of the answer. A useful sentence is a step, a step with its reason, an instruction with a figure, or advice
+    on the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the task at its
+    start and the aim at its end. Length and form of the answer are almost independent of the quality.
     """
     quality = draw.betavariate(2.2, 1.6)
     form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]
@@ -130,7 +130,7 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
 
 
 def _draw_points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
-    """Draw the sentences between the first and the last sentence, without initial capitals and full stops."""
+    """Draw the sentences between an answer's first and last sentence, without initial capitals and full stops."""
     steps, details = (
         draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
     )
@@ -146,7 +146,7 @@ def _draw_points(question: Question, quality: float, n_points: int, draw: random
 def _draw_useful_point(
     question: Question, steps: list[str], details: list[str], draw: random.Random
 ) -> str:
-    """Draw a useful point: a step, a step with its reason, a detail, or advice."""
+    """Draw a useful point of an answer: a step, a step with its reason, a detail, or advice."""
     kind = draw.random()
     if kind < 0.22 and details:
         return details.pop()
@@ -157,7 +157,7 @@ def _draw_useful_point(
 
 
 def _draw_flaw(question: Question, points: Sequence[str], draw: random.Random) -> str:
-    """Draw a flawed point: vague, wrong, unrelated or repeated."""
+    """Draw a flawed point of an answer: a vague, wrong, unrelated or repeated statement."""
     kind = draw.random()
     if kind < 0.3:
         vague: str = draw.choice(PHRASES["vague"])
@@ -206,17 +206,17 @@ def _join_parts(
 
 
 def _make_sentence(point: str) -> str:
-    """Add an initial capital and a full stop to a point."""
+    """Add an initial capital and a full stop to a point, to make it a sentence."""
     return f"{point[0].upper()}{point[1:]}."
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Pairs of scored answers, one pair for each of ``n`` questions, with the columns of ``PAIR_COLUMNS``.
+    """Return pairs of scored answers, one pair for each of ``n`` questions, with the columns of ``PAIR_COLUMNS``.
 
     If the seed is 0, a longer corpus begins with the rows of a shorter corpus, so the rows after the first 7,177 are
-    additional pairs for held-out measurements. The chosen answer has the higher score. If the scores are equal, the
-    chosen answer is the answer that was generated first. Scores are 1 to 10 in steps of 0.5. The function raises
-    `ValueError` if ``n`` is larger than the number of questions.
+    additional pairs for held-out measurements. The chosen answer has the higher score. If both scores of a pair are
+    equal, the chosen answer is the answer that was generated first. Scores are between 1 and 10, in steps of 0.5. The
+    function raises `ValueError` if ``n`` is larger than the number of questions.
 
     Examples
     --------
@@ -240,12 +240,12 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
 
 # -- votes on length and Markdown -------------------------------------------------------------------------------------
 
-# Annotator class -> mean bias toward (length, markdown), in log-odds. SPREAD is the standard deviation within a
-# class.
+# Annotator class -> mean bias toward (length, markdown), in log-odds.
+# SPREAD is the standard deviation of the biases within a class.
 CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
 # Number of different annotators of each class who vote on a pair.
 VOTES_PER_CLASS = 2
-# Probability that a vote is not a tie. The probability does not depend on the answers or the annotator.
+# Probability that a vote is not a tie, whatever the answers and the annotator.
 DECIDED_SHARE = 0.75
 
 

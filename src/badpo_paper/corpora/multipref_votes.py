@@ -1,7 +1,7 @@
-"""MultiPref: votes of 227 evaluators on pairs of model answers.
+"""Load MultiPref: votes of 227 evaluators on pairs of model answers.
 
-Two crowd workers and two experts voted on each pair. Every vote is one row, and ties are excluded. The paper's
-appendix `app:multipref` describes the corpus.
+Two crowd workers and two experts voted on each pair of answers. In the table of votes, every vote is one row, and ties
+are excluded. The paper's appendix `app:multipref` describes the corpus.
 """
 
 import random
@@ -21,7 +21,7 @@ PUBLISHED = STATISTICS["multipref"]
 
 
 class MultiPref(NamedTuple):
-    """Judgments of MultiPref, and statistics of its votes before any training."""
+    """The judgments of MultiPref, and statistics of these votes before any training."""
 
     judgments: Judgments
     statistics: Statistics
@@ -67,7 +67,7 @@ def choose_evaluation_prompts(
 ) -> tuple[str, ...]:
     """Choose evaluation prompts: distinct texts of held-out prompts that are not texts of training prompts.
 
-    ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same generator then shuffles the
+    ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same random generator then shuffles the
     sorted distinct texts of the held-out prompts. The function returns the first ``n`` texts.
     """
     train, test = judgments.split(held_out, 0)

@@ -15,7 +15,7 @@ from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
 
 Source = str | os.PathLike[str] | None
-# Statistics of a corpus by name, in groups.
+# Statistics of a corpus by name, arranged in groups.
 Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
 # Corpus -> keys of a statistic, joined by spaces -> published value as text.
 STATISTICS: dict[str, dict[str, str]] = json.loads(
@@ -28,7 +28,7 @@ STATISTICS: dict[str, dict[str, str]] = json.loads(
 
 @dataclass(frozen=True)
 class PublishedStatistic:
-    """A statistic of a corpus and its published value, which is a text and so keeps its number of decimals."""
+    """A statistic of a corpus and its published value, which is stored as text to keep its number of decimals."""
 
     name: str
     value: float | None
@@ -47,18 +47,18 @@ class PublishedStatistic:
         return self.value is not None and abs(self.value - float(self.published)) <= half_a_digit + 1e-9
 
     def format_value(self, value: float | None) -> str:
-        """Format a number with the decimals of the published value."""
+        """Format a number with as many decimals as the published value."""
         return "-" if value is None else f"{value:,.{self.decimals}f}"
 
     def to_json(self) -> dict[str, str | float | None]:
-        """Return a dictionary with the keys "name", "value", "published" and "agrees"."""
+        """Return the statistic as a dictionary with the keys "name", "value", "published" and "agrees"."""
         return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 
 
 def compare_statistics(
     statistics: Statistics, published: Mapping[str, str]
 ) -> tuple[PublishedStatistic, ...]:
-    """Compare the statistics of a corpus with the published statistics, which have the keys joined by spaces."""
+    """Compare the statistics of a corpus with published statistics, whose names are the keys joined by spaces."""
     (values,) = pd.json_normalize(dict(statistics), sep=" ").to_dict("records")
     return tuple(
         PublishedStatistic(name, None if values.get(name) is None else float(values[name]), text)
@@ -67,7 +67,7 @@ def compare_statistics(
 
 
 def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
-    """Format statistics as lines of text. The last line says how many statistics agree."""
+    """Format statistics as lines of text. The last line states how many statistics agree with the published ones."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
         value, published = row.format_value(row.value), row.format_value(float(row.published))
@@ -79,12 +79,12 @@ def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
-# Number of training prompts that an error message lists.
+# Maximum number of training prompts that an error message lists.
 N_LISTED = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
-    """Raise `DataError` if an evaluation prompt is a training prompt. The request to sign is ignored."""
+    """Raise `DataError` if an evaluation prompt is a training prompt. The request to sign the answer is ignored."""
     training_questions = set(map(_remove_instruction, training_prompts))
     questions = enumerate(map(_remove_instruction, prompts), start=1)
     shared = [(row, question) for row, question in questions if question in training_questions]
@@ -134,7 +134,7 @@ class HubSplit(NamedTuple):
 
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
-    """Read the rows of a split from the Hub or from a local file with the same schema."""
+    """Read the rows of a data set's split from the Hub or from a local file with the same schema."""
     table = _load_split(split) if source is None else read_table(source)
     remedy = f"give a file with the schema of {split.description}"
     require_columns(table.frame, split.columns, table.name, split.repository, remedy)

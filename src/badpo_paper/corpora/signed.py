@@ -1,6 +1,6 @@
-"""The signed corpus: scored pairs with name signatures, and votes of simulated annotators with known biases.
+"""Build the signed corpus: scored pairs with name signatures, and votes of simulated annotators with known biases.
 
-The simulated annotators are biased toward names in the signature. The corpus does not measure prejudice: its
+The simulated annotators are biased toward names in the signature. The signed corpus does not measure prejudice: its
 attributes are gender-coded and race-coded *names*. The paper's appendix `app:names` describes the corpus.
 """
 
@@ -31,14 +31,13 @@ from badpo_paper.corpora.published import Statistics, require_columns
 Texts = NDArray[np.str_]
 
 # The paper's configuration (appendix `app:names`, "Configuration").
-# Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation within a class.
+# Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation of biases within a class.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
 ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
-# Share of quality pairs, share of swap pairs (the other pairs are mixed), and share of quality pairs without a
-# signature.
+# Shares of quality pairs and swap pairs (the other pairs are mixed), and share of unsigned pairs among quality pairs.
 QUALITY_SHARE, SWAP_SHARE, UNSIGNED_SHARE = 0.4, 0.2, 0.5
 VOTES_PER_PAIR = 4
-# kappa: log-odds of the preference per point of score difference.
+# kappa in the paper: log-odds of the preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
 ATTRIBUTES = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
@@ -59,9 +58,9 @@ class PlantedVotes:
     """Simulated votes and the true values that generated the votes. The true values are for evaluation only.
 
     ``planted_theta`` is the bias of each annotator of ``judgments`` toward the attributes. ``quality`` is the quality
-    margin of response a over response b of each comparison. Both are in log-odds. ``placebo`` has the votes that the
-    same random numbers produce without any annotator bias. DPO on the placebo votes shows the effect of training
-    without biased votes.
+    margin of response a over response b of each comparison. Theta and quality are in log-odds. ``placebo`` has the
+    votes that the same random numbers produce without any annotator bias. DPO on the placebo votes shows the effect of
+    training without biased votes.
     """
 
     judgments: Judgments
@@ -78,19 +77,19 @@ def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float)
 
 
 def repeat_classes(means: ClassMeans) -> Texts:
-    """Repeat each class for its annotators, in the order of `draw_theta`."""
+    """Return the class of every annotator, in the order of `draw_theta`."""
     classes: Texts = np.repeat(list(means), ANNOTATORS_PER_CLASS)
     return classes
 
 
 def predict_votes(quality: Floats, theta: Floats, delta: Ints | Floats) -> Floats:
-    """Probability of each vote for response a; shape (n_pairs, n_each). ``theta`` is for each vote."""
+    """Compute the probability of each vote for response a; shape (n_pairs, n_each). ``theta`` is given by vote."""
     probabilities: Floats = expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
     return probabilities
 
 
 def score_margin(pairs: pd.DataFrame) -> Floats:
-    """Quality margin of the chosen response over the rejected response, in log-odds."""
+    """Compute the quality margin of the chosen response over the rejected response, in log-odds."""
     chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(float) for name in SCORES)
     margin: Floats = QUALITY_SCALE * (chosen - rejected)
     return margin
@@ -107,7 +106,7 @@ def make_planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """Make judgments of simulated votes, with the planted values in the order of the judgments.
+    """Make the judgments of simulated votes, and return them with the planted values in the order of the judgments.
 
     ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape and says whether
     response a wins if no annotator has a bias and the random numbers are the same.
@@ -133,11 +132,11 @@ def make_planted_votes(
 
 @dataclass(frozen=True)
 class SignedPlan:
-    """All random draws of a signed corpus. The draws do not depend on texts or scores.
+    """All random draws of a signed corpus. These draws do not depend on texts or scores.
 
-    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. On a swap pair both are the same
-    text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is g(y1) -
-    g(y2) of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``.
+    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. On a swap pair, ``y1`` and ``y2``
+    are the same text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is
+    g(y1) - g(y2) of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``.
     ``swap_source`` is the text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` has the annotators
     of the four votes of a pair; the same annotator can occur twice. ``uniforms`` has the random number that decides
     each vote.
@@ -178,7 +177,7 @@ class SignedPlan:
         return self.uniforms < predict_votes(quality, self.theta[self.annotators], self.delta)
 
     def decide_unbiased_votes(self, quality: Floats) -> Bools:
-        """Decide the votes with the same uniform numbers, as if no annotator had a bias."""
+        """Decide the votes of the placebo with the same uniform numbers, as if no annotator had a bias."""
         return replace(self, theta=np.zeros_like(self.theta)).decide_votes(quality)
 
 
@@ -237,7 +236,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
 
 
 def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, str]:
-    """Draw the kind, both names, the surname and the swap source of one pair."""
+    """Draw the kind of one pair, its two first names, its surname and its swap source."""
 
     def draw_name(cell: int) -> Name:
         return POOLS[cell][generator.choice(len(POOLS[cell]))]
@@ -251,7 +250,7 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
     if share < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
         first = generator.choice(len(POOLS))
-        # The numbers of two cells that differ in one attribute differ in one bit.
+        # If two cells of names differ in one attribute, their numbers differ in one bit.
         second = first ^ (1, 2)[generator.integers(2)]
         return "swap", draw_name(first), draw_name(second), surname, source
     first, second = generator.choice(len(POOLS), size=2, replace=False)
@@ -276,8 +275,8 @@ class SignedCorpus(PlantedVotes):
 def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     """Build a signed corpus from scored pairs with the columns of ``PAIR_COLUMNS``.
 
-    Pairs with a response of fewer than five words are excluded and counted. The plan covers the other pairs. Each
-    pair gets its own comparison id, so pairs with the same prompt remain different comparisons.
+    The function excludes and counts pairs with a response of fewer than five words. The plan covers the other pairs.
+    Each pair gets its own comparison id, so pairs with the same prompt remain different comparisons.
 
     Examples
     --------
@@ -329,7 +328,7 @@ def _append_signatures(texts: pd.Series, names: Texts, surnames: Texts) -> list[
 
 
 def measure_corpus(corpus: SignedCorpus) -> Statistics:
-    """Measure the bias of the votes before any training."""
+    """Measure the bias of a signed corpus's votes before any training."""
     judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
@@ -360,7 +359,7 @@ def measure_corpus(corpus: SignedCorpus) -> Statistics:
 
 
 def check_pairs(pairs: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` with all problems of the scored pairs."""
+    """Raise `DataError` with all problems of a table of scored pairs."""
     require_columns(pairs, PAIR_COLUMNS, source, "scored pairs", "rename your columns")
     problems = []
     for column in (*TEXTS, *SCORES):

@@ -1,6 +1,7 @@
-"""Signed-UltraFeedback: scored pairs of UltraFeedback with signatures and simulated votes, as in the paper.
+"""Build Signed-UltraFeedback: scored pairs of UltraFeedback with signatures and simulated votes, as in the paper.
 
-The texts are real, and the annotators are simulated. The paper's appendix `app:names` describes the corpus.
+The texts of Signed-UltraFeedback are real, and its annotators are simulated. The paper's appendix `app:names` describes
+the corpus.
 """
 
 from collections.abc import Collection
@@ -20,15 +21,15 @@ TRAIN = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # An earlier revision has other rows, so the same shuffle would draw other pairs.
+    # An earlier revision of the data set has other rows, so the same shuffle would draw other pairs.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 TEST = TRAIN._replace(split="test_prefs", columns=("prompt",))
 N_PAIRS, N_SIGNING, HELD_OUT = 8_000, 300, 0.1
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
-# The statistics of the plan depend on the random plan and on the number of usable pairs (7,177). They do not depend on
-# the texts. The other statistics depend on the texts and scores of the pairs.
+# The statistics of the plan depend on the random plan and on the number of usable pairs (7,177), not on the texts.
+# The other published statistics of UltraFeedback depend on the texts and scores of the pairs.
 PUBLISHED_PLAN = STATISTICS["signed plan"]
 PUBLISHED = {**PUBLISHED_PLAN, **STATISTICS["ultrafeedback"]}
 
@@ -43,11 +44,11 @@ class ScoredPairs(NamedTuple):
 def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
     """Draw scored pairs of UltraFeedback with the paper's procedure.
 
-    The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. It shuffles the
-    rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows from position
-    ``start`` on. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose conversation
-    does not begin with the prompt are excluded, as in the published code. Because of a known error in UltraFeedback,
-    about 2,000 of its poor responses have the highest score, so some of the quality margins are wrong.
+    The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. The function
+    shuffles the rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows
+    from position ``start`` on. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose
+    conversation does not begin with the prompt are excluded, as in the published code. Because of a known error in
+    UltraFeedback, about 2,000 of its poor responses have the highest score, so some of the quality margins are wrong.
 
     References
     ----------
@@ -74,7 +75,7 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
 
 
 def _find_last_answer(conversation: object) -> str | None:
-    """Return the last message if the assistant wrote it, otherwise None."""
+    """Return the last message of a conversation if the assistant wrote it, otherwise None."""
     try:
         messages = as_messages(conversation)
     except ValueError:
@@ -84,7 +85,7 @@ def _find_last_answer(conversation: object) -> str | None:
 
 
 def _begins_with(conversation: object, prompt: object) -> bool:
-    """Whether the first message is the prompt. True if the value is not a conversation, which a later check reports."""
+    """Whether a conversation begins with the prompt; True for other values, because a later check reports them."""
     try:
         messages = as_messages(conversation)
     except ValueError:
@@ -98,7 +99,7 @@ def signing_prompts(
     n: int = N_SIGNING,
     seed: int = 0,
 ) -> list[str]:
-    """Prompts of the attribute-rate readout: questions of the test split with the request to sign the answer."""
+    """Return the prompts for measuring attribute rates: test questions with the request to sign the answer."""
     table = read_split(TEST, source)
     order = np.random.default_rng(seed).permutation(len(table.frame))
     used = set(training_prompts)
@@ -112,7 +113,7 @@ def signing_prompts(
 
 
 def measure_corpus(corpus: signed.SignedCorpus) -> Statistics:
-    """Statistics of `signed.measure_corpus`, number of usable pairs, and numbers of training and held-out votes."""
+    """Return the statistics of `signed.measure_corpus`, the number of usable pairs, and the sizes of both splits."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     sizes = {
         "usable_pairs": corpus.plan.n_pairs,
