@@ -248,7 +248,7 @@ def alone(table: pd.DataFrame) -> pd.DataFrame:
 
 ODD = {
     "W125": ("form 2 groups (12 + 1), and no two groups share a comparison whose sides", alone),
-    "W128": ("a was shown first in every judgment", lambda table: table.assign(shown_first="a")),
+    "W128": ("a was always shown first", lambda table: table.assign(shown_first="a")),
     "W430": ("all annotators of a comparison chose the same side", LITTLE["unanimous"]),
     "W431": (
         "agree no more than by chance (50% ",

@@ -565,7 +565,7 @@ def test_a_folder_that_cannot_be_read_is_listed_and_a_pipe_is_not_waited_for(tmp
 
 def test_wrong_places_are_told(tmp_path, judgments):
     for where in ({"runs": [tmp_path / "nowhere"]}, {"states": [tmp_path / "state.json"]}):
-        with pytest.raises(ConfigError, match="is not there"):
+        with pytest.raises(ConfigError, match="does not exist"):
             forget("7", **where)
     wrong = {"runs": judgments, "audits": judgments, "states": tmp_path}
     for name, path in wrong.items():

@@ -44,7 +44,7 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("prompt", 2, " \n", "E134", "empty prompt"),
         ("prompt", 2, 3.5, "E105", "prompt cannot be read, it is of type float"),
         ("response_a", 3, None, "E134", "no response_a"),
-        ("response_b", 3, CHAT, "E105", "one response is text and the other"),
+        ("response_b", 3, CHAT, "E105", "one response is a text and the other"),
         ("winner", 0, None, "E107", "no winner"),
         ("winner", 0, "lft", "E107", 'unknown winner "lft"'),
         ("winner", 0, 1, "E107", 'unknown winner "1"'),
@@ -111,7 +111,7 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
     ("table", "options", "code", "what"),
     [
         (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "above 0: 1 of 8"),
-        (TEXT_AND_CHAT, {}, "E105", "text in some rows and chat messages in others"),
+        (TEXT_AND_CHAT, {}, "E105", "some rows hold texts and other rows hold chat messages"),
         (
             [{"topic": "Why?", "chosen": "so", "rejected": "no"}],
             {},

@@ -49,7 +49,7 @@ FILES: list[tuple] = [  # reader, file, what stands in it, what is said
     (Judgments.read, "votes.jsonl", f'{{"a": {DIGITS}}}', "(?s)E102.*digits"),
     (Judgments.read, "votes.json", NAMED, "half of a surrogate pair"),
     (import_votes, "votes.json", NAMED, "half of a surrogate pair"),
-    *((Judgments.read, "v.parquet", parquet(told), "left out are damaged") for told in DROPPED),
+    *((Judgments.read, "v.parquet", parquet(told), "left out is damaged") for told in DROPPED),
     (read_yaml, "run.yaml", "max_steps: " + "[" * 3_000, "E208 run.yaml(?s:.*)nested"),
     *((read_yaml, "run.yaml", text, "E208 run.yaml(?s:.*)not valid YAML") for text in NO_YAML),
     *((read_recipe, "run.yaml", text, UNKNOWN_KEY) for text in ODD_KEYS),
