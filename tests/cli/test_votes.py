@@ -211,7 +211,7 @@ def test_a_page_after_somebody_was_removed_is_told_to_be_passed_on_alone(table, 
     assert warning in audited(without, tmp_path, "--attribute", "length")[0].stderr
     audited(table, tmp_path, "--attribute", "length")
     told = run("forget", "w3", "--data", tmp_path / "votes.parquet", "--audit", folder)
-    assert "pages together reveal how these annotators voted" in told.stdout
+    assert "pages together reveal how the forgotten annotators voted" in told.stdout
     for place in (folder, tmp_path / "elsewhere"):
         again = run("audit", tmp_path / "votes.parquet", "--attribute", "length", "--out", place)
         assert warning in again.stderr

@@ -275,7 +275,7 @@ def ids_in(column: pd.Series) -> pd.Series:
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
     """Return for each row whether two columns hold the same text (see `is_same_text`).
 
-    The result is False in rows in which the first column is empty.
+    If the first column is empty in a row, the result for the row is False.
     """
     is_there = column.notna().to_numpy()
     cells = zip(map(cell_key, column[is_there]), map(cell_key, other[is_there]), strict=True)
@@ -360,7 +360,7 @@ def are_no_votes(name: str, column: pd.Series) -> bool:
     return cells != [] and all(map(DATE.match, cells))
 
 
-# a column whose name contains one of these words does not hold votes
+# if the name of a column contains a word that matches OTHER_NAMES, the column does not hold votes
 OTHER_NAMES = re.compile(
     "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
     "elo|ratio|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
@@ -617,8 +617,8 @@ def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Ser
     """Return the reason why a column may hold annotators, or an empty string if there is none.
 
     The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if all votes on a comparison
-    have different values. It is ``codes`` if the values are codes such as ``p07``, and ``names`` if the values are
-    names of people. Dates, values that rarely repeat and values that depend only on the prompt are not taken for
+    have different values. The reason is ``codes`` if the values are codes such as ``p07``, and ``names`` if the values
+    are names of people. Dates, values that rarely repeat and values that depend only on the prompt are not taken for
     annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()

@@ -98,7 +98,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
 
 
 def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
-    """Return the judgments with some of their attributes, without measuring these attributes again."""
+    """Return the judgments with some of their attributes; the attributes are not measured again."""
     return replace(
         judgments,
         attributes=tuple(judgments.attributes[j] for j in kept),
@@ -141,8 +141,8 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
             f"{who} nearly always chose the same side (a or b), whatever the response on this side was"
         )
         remedy = (
-            "leave out the rows of these annotators: their bias and reliability are hardly known, and several such "
-            "annotators also affect the estimates of other annotators"
+            "leave out the rows of annotators who always choose one side: their bias and reliability are hardly known, "
+            "and several such annotators also affect the estimates of other annotators"
         )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
@@ -216,13 +216,15 @@ def _of_annotators(
     without = has_told & ~has_seen
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never judged a pair whose sides differ"
-        remedy = "nothing: the bias of these annotators is unknown, and training uses the pool's mean bias instead"
+        remedy = (
+            "nothing: if the bias of an annotator is unknown, training uses the pool's mean bias instead"
+        )
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     sign = judgments.votes["sign"]
     one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
-        remedy = "train without per_annotator, because the estimate of these annotators' bias would grow without bound"
+        remedy = "train without per_annotator, because the estimated bias of such annotators grows without bound"
         yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
@@ -275,7 +277,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     if n := int(high.sum()):
         largest = f"variance inflation up to {inflation.max():.0f}"
         what = f"{' and '.join(names[high])} nearly say the same ({largest})"
-        remedy = "expect wide intervals; declare only one of these attributes, or judge pairs in which they differ"
+        remedy = "expect wide intervals; declare one of the similar attributes, or judge pairs in which they differ"
         yield Problem("W126", what, where, remedy, n)
 
 

@@ -146,8 +146,8 @@ def as_json(value: Any) -> bytes:
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed processes left for a file.
 
-    If this process holds the lock of the file, its temporary files are removed at once. Otherwise only temporary files
-    that are at least an hour old are removed.
+    If this process holds the lock of the file, its temporary files are removed at once. If the process does not hold
+    the lock, only temporary files that are at least an hour old are removed.
     """
     from filelock import FileLock
 

@@ -451,23 +451,24 @@ def _files_of_people(
             yield from _gone(files, half, "", hits)
         else:
             remedy = (
-                "repeat the audit on the table without these annotators: badpo audit DATA --out "
+                "repeat the audit on the table without the forgotten annotators: badpo audit DATA --out "
                 f"{shlex.quote(str(folder))}; if you shared report.html, do not share the new page, because both "
-                "pages together reveal how these annotators voted"
+                "pages together reveal how the forgotten annotators voted"
             )
             yield from _gone(files, "figures of an audit of the annotators' votes", remedy, hits)
-    remedy = (
-        "remove the run, and train again with the same command on the table without these annotators"
-    )
+    remedy = "remove the run, and train again with the same command on the table without the forgotten annotators"
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
         files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
         yield from _gone(files, _LEARNED, remedy, hits)
     for state in states:
         if state in hits:
-            remedy = f"count again without these annotators: badpo watch DATA --state {shlex.quote(str(state))}"
+            remedy = f"count again without the forgotten annotators: badpo watch DATA --state {shlex.quote(str(state))}"
             yield from _gone(
-                [state], "counts of the votes of these and of other annotators", remedy, hits
+                [state],
+                "counts of the votes of the forgotten annotators and of other annotators",
+                remedy,
+                hits,
             )
 
 
@@ -516,7 +517,7 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
 
 
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
-    """List policies that learned from the votes of these annotators, or of annotators who were forgotten before."""
+    """List policies that learned from the votes of annotators to forget, or of annotators who were forgotten before."""
     what = "a policy that was trained on the annotators' votes, or that was made from such a policy"
     told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
@@ -538,7 +539,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         is_theirs = is_older or (policy.is_dir() and folder in learned)
         if is_theirs and not _is_below(policy, told):
             told.append(policy)
-            remedy = f"remove {made} and train again without these annotators; trained weights cannot be corrected"
+            remedy = f"remove {made} and train again without the forgotten annotators; weights cannot be corrected"
             yield Trace(policy, what, remedy, goes=False)
 
 
@@ -581,8 +582,8 @@ def _search(
     elsewhere the same text may be an ordinary word.
     """
     remedy = (
-        "remove the file, write it again without these annotators, or name it with --data, --audit, --runs, --state or "
-        "--mapping"
+        "remove the file, write it again without the forgotten annotators, or name it with --data, --audit, --runs, "
+        "--state or --mapping"
     )
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
     forms, named = _written_forms(people), set()

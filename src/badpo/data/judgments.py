@@ -181,7 +181,7 @@ class Judgments:
         return cls(**read, **none).with_attributes(declared)
 
     def with_attributes(self, attributes: Attributes) -> Judgments:
-        """Return the same votes with these attributes instead of the current attributes.
+        """Return the same votes with the given attributes instead of the current attributes.
 
         Raises
         ------

@@ -182,8 +182,8 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
     The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as
     ``text_1`` and ``text_2``) are proposed as the answers. If the table has no two such columns, the first text column
     is proposed as the prompt and the next two as the answers. Two columns of numbers or ticks whose names differ only
-    in the side are proposed as the ratings of the two answers. Otherwise the column that shows most clearly which side
-    was preferred is proposed as the column of votes.
+    in the side are proposed as the ratings of the two answers. If no two columns rate the answers, the column that
+    shows most clearly which side was preferred is proposed as the column of votes.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)

@@ -214,7 +214,7 @@ Parts = dict[str, list[Any]]
 def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
     """Split a column of objects, of lists with named values, or of lists with one element into columns.
 
-    The result is None for a column with other cells.
+    If the column holds other kinds of cells, the result is None.
     """
     if any(map(is_message, cells)):
         contents = [
@@ -505,8 +505,8 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    The result is empty unless more than half of the ids in ``others`` are names of columns. A cell of one of these
-    columns may be empty, because a person may have judged only some of the comparisons.
+    The result is empty unless more than half of the ids in ``others`` are names of columns. A cell in the column of a
+    comparison may be empty, because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:

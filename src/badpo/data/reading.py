@@ -115,7 +115,7 @@ _NOT_READ = (
         "W107",
         TEMPLATE_COLUMNS,
         "columns that change the texts on which TRL trains are not read",
-        "train from the table itself, as badpo train does, or write the content of these columns into the prompt",
+        "train from the table itself, as badpo train does, or write the content of the unread columns into the prompt",
     ),
     (
         "W108",
@@ -737,9 +737,10 @@ def _shown_first(found: Findings) -> Ints:
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
     """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
-    If the user gave a meaning of a label, the label has this meaning. Otherwise a label can name a side, a column of
-    responses, or the preferred text or model of its row. If the labels do not match the names of the columns of
-    responses, a notice reports how the labels were read. Unknown labels, which could mean either side, are an error.
+    If the user gave a meaning of a label, the label has this meaning. If the user gave no meaning, a label can name a
+    side, a column of responses, or the preferred text or model of its row. If the labels do not match the names of the
+    columns of responses, a notice reports how the labels were read. Unknown labels, which could mean either side, are
+    an error.
     """
     written = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
     labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
@@ -894,7 +895,7 @@ def _not_used(found: Findings, told: set[str]) -> None:
         rest = [name for name in unused_columns(beginning) if name not in known]
         if unused := [*dict.fromkeys([*groups, *rest])]:
             fix: Json = {"columns": {"annotator_class": groups[0]}} if groups else {}
-            remedy = "if one of these is a group of annotators, map it" if groups else "nothing"
+            remedy = "if an unused column holds groups of annotators, map it" if groups else "nothing"
             found.note("N103", f"columns not used: {listed(unused)}", remedy, len(unused), fix=fix)
 
 
@@ -1049,7 +1050,7 @@ def _comparisons(
 ) -> pd.DataFrame:
     """Return the table of comparisons, which is made from the first vote on each comparison.
 
-    If the source has no comparison ids or no prompt ids, these ids are hashes of the texts.
+    If the source has no comparison ids or no prompt ids, hashes of the texts are used as ids.
     """
     n_merged = len(votes) - len(firsts)
     if "comparison_id" not in votes and n_merged:
@@ -1061,7 +1062,7 @@ def _comparisons(
     turned = votes.index[votes["turn"] < 0]
     if n := len(turned):
         what = f"{counted(n, 'judgment')} with the two responses in the other order"
-        remedy = "nothing: badpo exchanged the two sides in these rows, including the side that was shown first"
+        remedy = "nothing: in rows with the other order, badpo exchanged the sides and the side that was shown first"
         found.note("N118", what, remedy, n, rows=turned)
     if n := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n, 'comparison')} with the same texts as a comparison with another id; they stay separate"

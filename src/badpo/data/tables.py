@@ -321,7 +321,7 @@ def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
     chunks = [chunk for column in texts for chunk in column.chunks]
     sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
     if sum(size.as_py() or 0 for size in sizes) > _MOST_BYTES_WRITTEN_OUT:
-        what = f"it is too large: its texts have more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB in all rows together"
+        what = f"it is too large: the texts in all rows have more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB together"
         raise _unreadable(path, what, "export only the columns that are needed, or split the table")
 
 
@@ -345,9 +345,9 @@ def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     If the file has a byte-order mark, the mark gives the encoding. If many bytes are zero, the encoding is UTF-16, and
-    if all bytes are valid UTF-8, it is UTF-8. Otherwise the encoding is the older encoding in which the largest share
-    of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is damaged
-    UTF-8 and not in an older encoding.
+    if all bytes are valid UTF-8, it is UTF-8. If the encoding is neither UTF-16 nor UTF-8, it is the older encoding in
+    which the largest share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid
+    UTF-8, the file is damaged UTF-8 and not in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
         parts, n_bytes = [], 0
@@ -989,7 +989,7 @@ def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = Non
 
 # -- tables for spreadsheets -----------------------------------------------------------------------------------
 
-# A spreadsheet reads a cell as a formula if the cell begins with one of these characters or their full-width forms.
+# A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab, a line feed or a full-width sign.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 # A spreadsheet with the list separator ";" splits even quoted cells, and the part after a separator may be a formula.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")

@@ -176,7 +176,7 @@ def is_called_like_people(name: str) -> bool:
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# a label may contain these words besides the word for its side; "not" is missing, so the label "not a" has no side
+# words that a label may contain besides the word for its side; "not" is missing, so the label "not a" has no side
 _AROUND = re.compile(
     f"{ANSWER}|model|system|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
