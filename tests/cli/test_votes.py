@@ -81,7 +81,7 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     refused = run("audit", tmp_path / "unread", "--out", tmp_path / "votes.parquet")
     assert refused.exit_code == 2 and f"such as {tmp_path / 'audit'}" in refused.stderr
     refused = run("report", tmp_path / "unread", "--out", tmp_path)
-    assert refused.stderr.endswith(f"the page is a file: --out {tmp_path / 'report.html'}\n")
+    assert refused.stderr.endswith(f"--out must be a file: --out {tmp_path / 'report.html'}\n")
 
 
 def test_options_reach_the_audit(table, tmp_path):

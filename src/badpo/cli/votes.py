@@ -300,7 +300,7 @@ def forget(
     then = dict.fromkeys(f"then: {remedy}" for remedy in messages.values() if remedy)
     is_found = any(trace.is_sure for trace in traces)
     nobody = [
-        "badpo found none of these annotators; another key or another spelling of an id gives another pseudonym"
+        "badpo found none of these annotators; another key or another spelling of the id gives another pseudonym"
     ] * (not is_found)
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *messages, *then]
     rows = [

@@ -346,7 +346,7 @@ class BADPOConfig(TrainingArguments):
         if not 0 < self.beta <= LARGEST_BETA:
             yield f"beta is {self.beta}; it must be larger than 0 and at most {LARGEST_BETA}"
         if self.warmup_ratio is not None:
-            yield "warmup_ratio and warmup_steps both set the warm-up; keep only warmup_steps"
+            yield "warmup_ratio and warmup_steps set the same argument; keep warmup_steps"
         yield from self._find_wrong_lengths()
         yield from self._find_wrong_bias_settings()
 

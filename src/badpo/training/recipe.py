@@ -395,7 +395,7 @@ class _RecipeChecker:
             self._add_error("E201", ("preset",), what)
         for old, new in ALIASES.items():
             if old in keys and new in keys:
-                self._add_error("E203", (old,), f"{old} and {new} are names of the same key; keep {new}")
+                self._add_error("E203", (old,), f"{old} and {new} set the same argument; keep {new}")
             if old in keys:
                 keys.setdefault(new, keys.pop(old))
         for name in [key for key in keys if key.startswith("no_") and isinstance(keys[key], bool)]:
@@ -479,7 +479,7 @@ class _RecipeChecker:
 
 
 def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
-    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a recipe block, and blocks are merged."""
+    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a block, and all blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:
         # YAML may read a key as a number; after the conversion to text, badpo reports it as an unknown key
