@@ -250,10 +250,11 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
     dpo = folder.with_name("dpo-s42")
     assert BiasTerm.load(dpo).parts == () and not same_weights(dpo, folder)
     before = changed_at(folder), changed_at(dpo)
-    with pytest.raises(ConfigError, match="s42 each hold a finished run; remove it"):
-        train_run(asked)
-    with pytest.raises(ConfigError, match=r"with other settings: beta was None, is now 0\.5"):
-        train_run(recipe(tmp_path, compare=other, beta=0.5))
+    for start in (train_run, plan_run):
+        with pytest.raises(ConfigError, match="s42 each hold a finished run; remove it"):
+            start(asked)
+        with pytest.raises(ConfigError, match=r"with other settings: beta was None, is now 0\.5"):
+            start(recipe(tmp_path, compare=other, beta=0.5))
     with pytest.raises(ConfigError, match="with other settings: votes was"):
         train_run(recipe(tmp_path, tiny.votes(40, 6, seed=1), compare=other))
     runs = plan_run(recipe(tmp_path, compare=other)).runs

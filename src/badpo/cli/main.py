@@ -303,7 +303,7 @@ def train(
 
     if dry_run:
         with redirect_stdout(sys.stderr):
-            plan = plan_run(recipe)
+            plan = plan_run(recipe, resume, allow_changed or ())
         content = asdict(plan) | {"findings": [options.convert_problem(each) for each in plan.findings]}
         options.print_result(as_json, content, "\n".join(plan.lines()))
         return
@@ -347,11 +347,6 @@ def evaluate(
     if as_json:
         return options.print_json(results)
     lines = []
-    for run, figures in results.items():
-        # these entries of readouts.json only determine whether a run is evaluated again
-        hidden = ("measured", "version", "by_prompt")
-        rest = {k: figures[k] for k in figures if k not in hidden and figures[k] != {}}
-        lines.append(f"{run}\n{options.format_lines(rest | {'answers': len(figures['answers'])})}")
     for parent in dict.fromkeys(folder.parent for folder in folders):
         group = [folder for folder in (parent / "reference", *folders) if folder.parent == parent]
         measured = [folder for folder in group if (folder / "readouts.json").exists()]

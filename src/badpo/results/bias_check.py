@@ -256,12 +256,16 @@ def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
         if check.kind == "swap" and check.excess:
             sentences.append(("", _verdict(suite, check, arm)))
         if found.outcome in ("nothing to remove", "added"):
-            sentences.append(("Threshold", _sentence("threshold", check=check, small=SMALL)))
+            beta = run.config.get("beta")
+            sentences.append(("Threshold", _sentence("threshold", check=check, small=SMALL, beta=beta)))
         sentences += [("What to do", problem) for problem in found.problems]
         if found.outcome == "nothing to remove":
             sentences.append(("What to do", _next_step(suite, check, run)))
         if check.target == REFERENCE and found.share is not None:
             sentences.append(("Placebo", _sentence("no_placebo", command=suite.compare_command())))
+    own = check.differences.get((PLACEBO, REFERENCE))
+    if own and is_large(own.interval, check.small):
+        sentences.append(("Placebo", _sentence("placebo_tilt", check=check, own=own)))
     return Finding(check.title, _sentence("excess", check=check), list(dict.fromkeys(sentences)))
 
 

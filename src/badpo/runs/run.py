@@ -123,20 +123,23 @@ class Plan:
         ]
 
 
-def plan_run(recipe: Recipe) -> Plan:
+def plan_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Plan:
     """Plan a run: read its data, count its votes and steps, and test the forward pass of its model.
 
-    The function trains nothing and writes no file. If the recipe requires a supervised reference that does not exist
-    yet, the tests use the model from which the reference would start.
+    The function trains nothing and writes no file. It raises the `ConfigError` with which `train_run` refuses finished,
+    unfinished and changed runs. If the recipe requires a supervised reference that does not exist yet, the tests use
+    the model from which the reference would start.
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = settle_variant(recipe, train, held_out)
-    folders = _map_recipes(recipe)
+    recipes = _map_recipes(recipe)
+    _find_unfinished(recipes, resume, allow_changed)
     reference = find_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
     model, tokenizer = load_model(str(reference or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
     args, judgments = recipe.arguments(), trainer.judgments
+    _require_same(recipes, judgments.fingerprint())
     weights = list(trainer.model.parameters())
     for baseline in recipe.baselines:  # raises an error for missing data of an objective
         if baseline.objective:
@@ -146,7 +149,7 @@ def plan_run(recipe: Recipe) -> Plan:
     n_steps = args.max_steps if args.max_steps > 0 else n_of_epochs
     n_passes = n_steps * args.step_size / n_drawn
     return Plan(
-        runs=tuple(RunPlan(str(f), (f / RUN_SEAL).exists(), n_steps, n_passes) for f in folders),
+        runs=tuple(RunPlan(str(f), (f / RUN_SEAL).exists(), n_steps, n_passes) for f in recipes),
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,
