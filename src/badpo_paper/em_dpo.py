@@ -53,7 +53,7 @@ N_STARTS, MAX_ITERATIONS = 50, 300
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
-# Trains a policy. Arguments: judgments, weight of each annotator, share of the full number of steps, run folder.
+# A function that trains a policy, given judgments, annotator weights, the share of the full steps, and a run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
 # A function that returns the margin u of every comparison under the policy of a run, given its folder and judgments.
 Margins = Callable[[Path, Judgments], Floats]
@@ -282,7 +282,7 @@ def fit_types(
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
-    """Divide each annotator's votes at random into halves 0 and 1. Half 0 has one vote more if their number is odd."""
+    """Divide each annotator's votes at random into halves 0 and 1; if their number is odd, half 0 has one vote more."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
     halves: Ints = (shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy()

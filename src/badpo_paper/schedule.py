@@ -299,8 +299,8 @@ def read_state(folder: Path) -> str:
 def require_inputs(reproduction: Reproduction) -> None:
     """Check every model, judge and corpus of the runs before training, and raise `ConfigError` with all problems.
 
-    The function trains nothing and reads no weights. For a public corpus, it logs how the statistics compare with the
-    published statistics.
+    The function trains nothing and reads no weights. For a public corpus, the function logs how the statistics compare
+    with the published statistics.
     """
     scale, corpora = reproduction.scale, reproduction.corpora
     names = (scale.keys[corpus.model].get("model_name_or_path") for corpus in corpora)

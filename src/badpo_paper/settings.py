@@ -88,8 +88,8 @@ def build_model(
     """Build a Llama or Mistral model with random fp32 weights. The default model has about 0.44 million parameters.
 
     The model has half as many key and value heads as query heads, tied input and output embeddings, and 512 positions.
-    The initial standard deviation of the weights is 0.05. At the default width of the model, training is then much
-    faster than with the usual 0.02, because the rows of a weight matrix have a length near one.
+    The initial standard deviation of the weights is 0.05. At the default width of the model, training with this value
+    is much faster than with the usual 0.02, because the rows of a weight matrix have a length near one.
     """
     shape = {
         "vocab_size": len(tokenizer),

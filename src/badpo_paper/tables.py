@@ -79,7 +79,7 @@ class PanelRuns:
         )
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """Compute the value of a source at each seed that has one. `badpo_paper.suites.Columns` describes sources."""
+        """Compute a source's value at each seed that has a value. `badpo_paper.suites.Columns` describes sources."""
         kind, _, path = source.rpartition(":")
         if kind == "amplified":
             shifts = list(self.values(condition, f"shift:{path}").values())

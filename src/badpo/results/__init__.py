@@ -1,1 +1,1 @@
-"""Tables, charts and pages drawn from files alone; nothing here imports a model."""
+"""Draw tables, charts and pages from files alone. This package imports no model."""

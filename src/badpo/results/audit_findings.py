@@ -130,13 +130,13 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
     if row["ties"]:
         sentences.append(("Ties", _sentence("ties", row=row["ties"])))
     if not summary["data"]["has_annotators"]:
-        unknown = "The table does not name the annotators, so how annotators differ is not known."
+        unknown = "The table does not name the annotators, so it does not show how annotators differ."
         sentences.append(("Annotators", unknown))
     elif summary["data"]["n_annotators"] == 1:
         alone = (
             "One annotator cast all votes. The votes show the sum of the annotator's own bias and of the quality of "
-            "responses with the attribute. Votes of other annotators on the same comparisons would separate the two "
-            "up to the bias that all annotators share."
+            "responses with the attribute. Votes of other annotators on the same comparisons would separate bias from "
+            "quality, except for the bias that all annotators share."
         )
         sentences.append(("Annotators", alone))
     elif pool:

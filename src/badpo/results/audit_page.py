@@ -65,8 +65,7 @@ _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Rounding steps of estimates, by the largest share w of the votes that one person cast.
 # Without this person's votes, the pool's share of won votes changes by w (pool's share - person's own share).
 # Two pages rounded to a step s of log-odds therefore reveal the person's own share with an error of s / (10 w).
-# For w up to 0.5 % with the step 0.01, and for w up to 2 % with the step 0.05, this error is large enough:
-# it is hardly smaller than the error of guessing that the person's own share equals the pool's share.
+# For w up to 0.5 % (step 0.01) or 2 % (step 0.05), this error is hardly smaller than that of guessing the pool's share.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # Smallest pool in which rounding protects each person from a reader of two pages.
@@ -126,11 +125,11 @@ def audit_html(summary: Json) -> str:
 def shareable(summary: Json) -> Json:
     """Return the summary of an audit without personal data.
 
-    Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The step is
-    0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the votes.
-    Figures about one to four people are None or left out, as are figures from which the missing ones could be computed.
-    The summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld`` lists the
-    attributes that are left out.
+    Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
+    step is 0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the
+    votes. Figures about one to four people are None or left out, as are figures from which the missing ones could be
+    computed. The summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld``
+    lists the attributes that are left out.
     """
     data, pools = summary["data"], summary["pool"]
     dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
@@ -564,7 +563,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
         what = f"biases of {len(rows):,} annotators on {label} with intervals"
         origin = "group mean" if pool["is_divided"] else "pool mean"
         middle = Level(0.0, "no bias" if pool["absolute"] or is_sum else origin)
-        unit = "log-odds of choosing it, bias and merit together" if is_sum else "deviation, log-odds"
+        unit = "log-odds, bias and merit together" if is_sum else "deviation, log-odds"
         how = unit, middle, _find_limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
     rest = f"The chart shows at most {MOST_ROWS} annotators; {summary['annotators_file']} contains all of them."

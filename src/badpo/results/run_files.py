@@ -581,7 +581,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. Its readouts name the arm and the seed; without readouts, the name of the folder does."""
+    """Read a run folder. The readouts, or else the name of the folder, determine the arm and the seed."""
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(

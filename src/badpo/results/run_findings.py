@@ -118,7 +118,7 @@ def _quantity(
 
 
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return one finding for each measured quantity: DPO's shift from the reference, and the share each arm removed.
+    """Return a finding with DPO's shift and the share that each arm removed, for each measured quantity.
 
     If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
     values. If the page has a placebo, other findings compare the arms with the placebo instead of the reference.

@@ -242,7 +242,7 @@ def _interval_note(suite: MeasuredRuns) -> str:
         return "Each line is a 95 % confidence interval over the measured prompts."
     return (
         f"Each mark is the mean over {len(suite.seeds)} seeds, and each tick is one seed "
-        f"({', '.join(map(str, suite.seeds))}). Lines are 95 % confidence intervals: Student\u2019s t over seeds, or "
+        f"({', '.join(map(str, suite.seeds))}). Lines are 95 % confidence intervals over seeds (Student\u2019s t), or "
         "over prompts for the reference, which is a single run."
     )
 
@@ -276,16 +276,14 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
             panels.append(_arm_panel(suite, *what, limits=limits, number=q.number))
     if not is_rate:
         return dot_figure(AMOUNTS_TITLE, panels, _interval_note(suite))
-    how_read = "the share among sampled answers"
+    how_read = "The rate of an attribute is its share among sampled answers."
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
-            "computed from the policy\u2019s probabilities at the position that decides the attribute, after the "
-            "reference\u2019s own answer, which is the same for every arm; rates in sampled answers saturate earlier"
+            "The rate of an attribute is computed from the policy\u2019s probabilities at the position that decides "
+            "the attribute, after the reference\u2019s own answer, which is the same for every arm. Rates in sampled "
+            "answers saturate earlier."
         )
-    caption = (
-        f"The rate of an attribute is {how_read}. The dashed line is the rate of the reference. "
-        f"{_interval_note(suite)}"
-    )
+    caption = f"{how_read} The dashed line is the rate of the reference. {_interval_note(suite)}"
     return dot_figure(RATES_TITLE, panels, caption)
 
 

@@ -17,7 +17,7 @@ from badpo.readouts.names import SIGNING_INSTRUCTION
 Source = str | os.PathLike[str] | None
 # Statistics of a corpus by name, arranged in groups.
 Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
-# Corpus -> keys of a statistic, joined by spaces -> published value as text.
+# Name of a corpus -> name of a statistic (its keys joined by spaces) -> published value as text.
 STATISTICS: dict[str, dict[str, str]] = json.loads(
     resources.files("badpo_paper.corpora").joinpath("published.json").read_text("utf-8")
 )
