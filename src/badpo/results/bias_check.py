@@ -22,8 +22,8 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Threshold for DPO's excess tilt in log-odds; below it, the removed share is mostly noise and errors of theta are
-# accepted.
+# Threshold for DPO's excess tilt, in log-odds: the removed share of a smaller excess tilt is mostly noise.
+# Errors of theta that are smaller than this threshold are accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
 HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
