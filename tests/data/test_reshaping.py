@@ -280,7 +280,6 @@ CELLS = {
     "practice": pd.concat(
         [table(user=WHO, choice=labels(), block="main"), table(user=WHO, choice="A", block="practice")]
     ),
-    "a test account": pd.concat([table(user=WHO, choice=labels()), table(user="test_user", choice="A")]),
     "skipped": pd.concat([table(user=WHO, choice=labels()), table(user=WHO, choice="skip")]),
     "a scale in a column": table(
         user=WHO, preference=scored("a"), scale="1 = B is much better; 5 = A is much better"
@@ -401,6 +400,23 @@ def test_a_header_that_tells_lengths_alone_stands_for_texts():
     }
     judgments = Judgments.read(pd.DataFrame({"Name": ["ann", "bob", "eve"], **columns}))
     assert counts(judgments) == (3 * N, 3 * 6, 3)
+
+
+@pytest.mark.parametrize("n_words", [0, 1, 2, 4, 8, 11, 12, 300])
+@pytest.mark.parametrize(
+    "words", ["this is the same plan B: an answer on things", "x", "it has 200 words"]
+)
+def test_a_survey_loses_no_question_by_the_length_of_an_answer(n_words, words):
+    quoted = ("Which answer is better?\nA: {}\nB: {}".format(*pair) for pair in zip(A, B, strict=True))
+    columns = {f"{i}. {text}": [label] * 3 for i, (text, label) in enumerate(zip(quoted, labels()), 1)}
+    short = " ".join((words.split() * n_words)[:n_words])
+    columns |= {f"9. Which one?\nA: {A[0]} plan B: {A[0]}\nB: {short}": ["A", "B", "No preference"]}
+    columns |= {f"10. Which one?\nA: {short}\nB: {B[0]}": ["A", "B", "A"]}
+    judgments = Judgments.read(pd.DataFrame({"Name": ["admin", "test", "eve"], **columns}))
+    assert (judgments.n_votes, judgments.dropped["n"].sum()) == (3 * N + 5, 1)
+    texts = judgments.comparisons.set_index("prompt_id")[["response_a", "response_b"]].iloc[N:]
+    assert texts.to_numpy().tolist() == [[f"{A[0]} plan B: {A[0]}", short], [short, B[0]]]
+    assert judgments.n_annotators == 3
 
 
 @pytest.mark.parametrize("name", ["worker_A2B7", "rater maria.kovacs"])

@@ -50,6 +50,7 @@ from badpo.data.vocabulary import (
     number_of,
     numbered_answers,
     side_of,
+    side_of_label,
     which_wins,
 )
 from badpo.theory import Floats
@@ -232,9 +233,6 @@ _TRIAL = re.compile(
     "übung|uebung|probedurchgang|práctica|practica|entrenamiento|entraînement|entrainement|essai|treino|prática|"
     "pratica|練習|练习|練習問題|연습|тренировка|oefening|övning"
 )
-_TEST_USER = re.compile(
-    r"(?:test|tester|demo|dummy|debug|admin)(?:_?(?:user|account|annotator|rater|worker|person|\d+))*"
-)
 _NO_VOTE = re.compile("(?:was_|is_)?(?:cancell?ed|skipped|discarded|test(?:_user|_account|_row)?)")
 _STATUS = re.compile("status|state|progress|estado|statut|stato")
 _NOT_FINISHED = re.compile(
@@ -255,7 +253,7 @@ def _is_trial(label: str) -> bool:
 
 
 def _without_trials(table: Table) -> Table:
-    """Return the table without practice trials, attention checks, votes of test accounts and cancelled votes."""
+    """Return the table without practice trials, attention checks and cancelled votes."""
     names = [*map(str, table.frame)]
     known = columns_named(names, (*PAIR, "response", "chosen", "rejected", "winner")).values()
     for name in names:
@@ -275,11 +273,8 @@ def _without_trials(table: Table) -> Table:
             table = without_rows(table, ids.isin(others), "not finished", f'"{name}" is {named}')
             continue
         if is_called_like_people(name):
-            ids = ids_in(column)
-            tests = [who for who in ids.dropna().unique() if _TEST_USER.fullmatch(folded(who))]
-            what = f'votes of a test account in "{name}"'
-            table = without_rows(table, ids.isin(tests), "test account", what)
-        elif trials := [label for label in few_labels(column) if _is_trial(label)]:
+            continue
+        if trials := [label for label in few_labels(column) if _is_trial(label)]:
             named = " or ".join(f'"{label}"' for label in trials)
             table = without_rows(table, ids_in(column).isin(trials), "trial", f'"{name}" is {named}')
     return table
@@ -406,6 +401,10 @@ def _answers_to_questions(table: Table) -> Table:
     if not columns_named(names, ["annotator"]):
         frame = frame.assign(annotator=[f"row {row + 1}" for row in range(len(frame))])
     what = f"{counted(len(questions), 'column')} with one comparison each, and one row for each person"
+    labels = {*itertools.chain(*(few_labels(frame[name]) for name in questions))}
+    others = [name for name in frame if name not in questions and {*few_labels(frame[name])} & labels]
+    if others:
+        what += f" (not read, because the name quotes no two answers: {listed(others)})"
     groups = {name: {"winner": name} for name in questions}
     table, _ = melt_groups(replace(table, frame=frame), {}, groups, "question", what)
     cells = [questions[name] for name in table.frame["question"]]
@@ -667,18 +666,29 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
         text = html.unescape(_TAG.sub(lambda tag: "" if tag[1].lower() in _INLINE else "\n", text))
     text = re.sub(r"\s*\n\s*", "\n", text.strip())
     question, _, option = text.rpartition("\n")
-    text = question if question and side_of(option) and len(option) <= _LONGEST_OPTION else text
-    for first, second in _MARKS:
-        a = first.search(text)
-        b = second.search(text, a.end()) if a else None
+    if len(option) <= _LONGEST_OPTION and side_of_label(option):
+        # an option that a survey adds below the question is no part of the second answer
+        is_answer = any(second.match(option) for _, second in _MARKS)
+        text = text if is_answer else question
+    # an answer may be empty if the text cannot be read in another way
+    for are_there, (first, second) in itertools.product((all, any), _MARKS):
+        a = _find_mark(first, text, 0)
+        b = _find_mark(second, text, a.end()) if a else None
         if not a or not b:
             continue
         between, behind = text[a.end() : b.start()], text[b.end() :]
         prompt = _LABELLED.sub("", _TITLES.sub("", text[: a.start()]).strip())
         answers = [_answer_in_words(*each) for each in ((a[0], between), (b[0], behind))]
-        if all(answers) and (prompt or not needs_prompt):
+        if are_there(answers) and (prompt or not needs_prompt):
             return prompt, answers[0], answers[1]
     return None
+
+
+def _find_mark(mark: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
+    """Return the first mark at the beginning of a line, or else the first mark at any place."""
+    found = [*mark.finditer(text, start)]
+    at_lines = [one for one in found if not text[: one.start()].rpartition("\n")[2].strip(" *#_[(<>|-")]
+    return next(iter(at_lines or found), None)
 
 
 _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n\[/?inst.*$")
@@ -687,7 +697,10 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 def _answer_in_words(mark: str, text: str) -> str:
     """Return the text of an answer; if only the number of its words is stated, return as many placeholder words."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
-    n_words = re.search(_COUNTED_WORDS, f"{mark}{text}", re.IGNORECASE)
+    # an answer such as "It has 200 words." states the number elsewhere
+    n_words = re.search(_COUNTED_WORDS, mark, re.IGNORECASE) or re.match(
+        rf"\W*{_COUNTED_WORDS}", text, re.IGNORECASE
+    )
     rest = re.sub(rf"\(?{_COUNTED_WORDS}\)?", "", text, flags=re.IGNORECASE)
     if n_words and len(rest.split()) < 5:
         return " ".join(["word"] * int(n_words[1]))

@@ -178,7 +178,7 @@ def is_called_like_people(name: str) -> bool:
 
 # words that a label may contain besides the word for its side; "not" is missing, so the label "not a" has no side
 _AROUND = re.compile(
-    f"{ANSWER}|model|system|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
+    f"{ANSWER}|model|system|vote|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
     "ist|es|est|é|better|besser|mejor|meilleur|meilleure|melhor|migliore|лучше|أفضل|la|le|el|il|die|der|das|lo|l|"
     "更好|较好|好|更优|胜|の方が良い|のほうが良い|の方がよい|が良い|がよい|veel|iets|beter|molto|poco|un|po|"
@@ -188,7 +188,7 @@ _AROUND = re.compile(
 
 
 _BESIDE = re.compile(
-    "a|about|almost|an|and|answer|answers|are|b|bad|better|bien|bonnes|bons|buenas|buenos|de|des|deux|die|fine|"
+    "a|about|almost|an|and|vote|answer|answers|are|b|bad|better|bien|bonnes|bons|buenas|buenos|de|des|deux|die|fine|"
     "good|great|gut|in|is|it|its|les|los|malas|malos|match|mauvais|model|of|one|options|poor|quality|response|"
     "responses|s|schlecht|se|so|son|the|them|they|two|very|were|well|wrong|ex|ok|okay|dos|due|as|las"
 )
@@ -223,7 +223,7 @@ _POINTS = {"1": 1.0, "0": 0.0, "½": 0.5, "1/2": 0.5, "0.5": 0.5}
 _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
-def _side_of_label(label: str) -> tuple[str, str] | None:
+def side_of_label(label: str) -> tuple[str, str] | None:
     """Return the side that a short label names, and the word for the side; see `side_of`."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
@@ -237,7 +237,7 @@ def _side_of_label(label: str) -> tuple[str, str] | None:
         return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
     if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
         # if a question allows several choices, choosing both answers is a tie
-        chosen = [*map(_side_of_label, several)]
+        chosen = [*map(side_of_label, several)]
         if len(chosen) == 2 and {one[0] for one in chosen if one} == {"a", "b"}:
             return "tie", ""
     # a label may begin with a number, which is followed by its meaning, as in "7 - B is much better"
@@ -286,12 +286,12 @@ def side_of(label: str) -> tuple[str, str] | None:
     >>> side_of("A is long, and B is short. My final verdict: B"), side_of('{"reason": "A is long", "winner": "tie"}')
     (('b', 'b'), ('tie', ''))
     """
-    if len(label) <= LONGEST_LEGEND and (side := _side_of_label(label)):
+    if len(label) <= LONGEST_LEGEND and (side := side_of_label(label)):
         return side
     if _USUAL_LABEL < len(label) < _LONGEST_VERDICT:
         for pattern in _VERDICTS:
             if found := pattern.findall(label):
-                return _side_of_label(found[-1])
+                return side_of_label(found[-1])
     return None
 
 
