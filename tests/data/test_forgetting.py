@@ -569,7 +569,7 @@ def test_wrong_places_are_told(tmp_path, judgments):
             forget("7", **where)
     wrong = {"runs": judgments, "audits": judgments, "states": tmp_path}
     for name, path in wrong.items():
-        with pytest.raises(ConfigError, match="is a (file|folder), and an? "):
+        with pytest.raises(ConfigError, match="is a (file|folder), but an? "):
             forget("7", **{name: [path]})
     with pytest.raises(ConfigError, match="is not a mapping"):
         find_people(["7"], mapping=judgments)

@@ -190,7 +190,7 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
 def test_kept_columns_must_be_free_and_choices_known():
     found = errors(good().assign(note="n", lists=[[1, 2]] * 8), keep=["nota", "annotator", "lists"])
     assert [problem.code for problem in found] == ["E103"] * 3
-    assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
+    assert 'Did you mean "note"' in found[0].what and "lists or objects" in found[2].what
     (finding,) = Judgments.read(good().drop(columns="annotator").assign(person="n")).findings
     assert finding.code == "N110" and "names the annotators, map it: person" in finding.remedy
     teams = good().assign(annotator=[*"wxyz"] * 2, Team=[*"rbrb"] * 2, Ticket=[*"stuvwxyz"])

@@ -957,7 +957,7 @@ def _fault(name: str, frame: pd.DataFrame) -> str:
         frame[name].nunique()
         pa.array(frame[name], from_pandas=True)
     except (TypeError, pa.ArrowException, OverflowError, UnicodeError):
-        return "holds values of several types, or lists"
+        return "holds values of several types, lists or objects"
     return ""
 
 
