@@ -237,7 +237,7 @@ def test_other_models_and_missing_memory_raise_errors_instead_of_padding(monkeyp
         choose_layout(bert, "packed", encoded)
     no_room = torch.OutOfMemoryError("CUDA out of memory")
     monkeypatch.setattr(TreePlan, "attend", Mock(side_effect=no_room))
-    told = f"not enough memory for the longest comparison, of {encoded.longest} tokens"
+    told = f"not enough memory for the longest comparison, which has {encoded.longest} tokens"
     with pytest.raises(ConfigError, match=told):
         choose_layout(made(CONFIGS["llama"]), "packed", encoded)
 

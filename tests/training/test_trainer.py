@@ -359,7 +359,7 @@ def test_evaluate_uses_the_initial_reference_before_and_after_training(tmp_path)
     logged = {key for entry in late.state.log_history for key in entry}
     assert {"eval_held_out_loss", "eval_others_loss", "eval_frame_rewards/margins"} <= logged
     for none_of_them in (None, "zz"):
-        with pytest.raises(ConfigError, match="one of its sets: held_out, others, frame"):
+        with pytest.raises(ConfigError, match="evaluation sets: held_out, others, frame"):
             late.get_eval_dataloader(none_of_them)
     first = next(iter(late.get_eval_dataloader("others")))
     assert len(first["sign"]) == late.args.per_device_eval_batch_size
