@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from badpo.data.vocabulary import (
 )
 
 _DEEPEST = 12  # levels of objects and lists
-_LISTED = f"{ANSWER}|rank|rating|score"  # values of which a cell may hold a list
-_NAMING_KEYS = ("from_name", "forced_label", "element_path", "question", "name", "title", "field", "key")
+_NUMBERS = "rank|rating|score"  # numbers of which a cell may hold a list
+_LISTED = f"{ANSWER}|{_NUMBERS}"  # values of which a cell may hold a list
+_NAMING_KEYS = ("from_name", "forced_label", "question", "name", "title", "field", "key")
 _MOST_NAMES = 12  # largest number of distinct names of the values in lists
 _FEW_CELLS = 0.02  # share of filled cells below which the keys of objects do not become columns
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
@@ -240,7 +241,10 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
     if is_one and not like_annotators([name]):
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
-    for key in _NAMING_KEYS:
+    # in a list of objects with two keys, one of which is "value", the other key holds the names of the values
+    first = next((one for each in lists for one in each if isinstance(one, dict)), {})
+    naming = [key for key in first if {*first} == {key, "value"} and not like_annotators([key])]
+    for key in [*_NAMING_KEYS, *naming]:
         # a list of answers is split by position, unless each answer in the list names its side
         if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
             return {
@@ -303,7 +307,10 @@ def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
     sizes = {len(each) for each in lists if each}
     elements = [one for each in lists for one in each]
-    are_listed = re.fullmatch(_LISTED, folded(stem.rpartition(".")[2])) is not None
+    # numbers are no answers, so a list of numbers in a column such as "completion" holds tokens or offsets
+    are_numbers = bool(elements) and all(isinstance(one, int | float) for one in elements)
+    called = _NUMBERS if are_numbers else _LISTED
+    are_listed = re.fullmatch(called, folded(stem.rpartition(".")[2])) is not None
     are_pairs = sizes == {2} and all(isinstance(one, dict) or is_chat(one) for one in elements)
     are_texts = (
         len(sizes) == 1
@@ -427,6 +434,7 @@ def _are_labels(column: pd.Series) -> bool:
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
 
+_TEXT_KEYS = ("text", "content", "body")  # names that do not say of what they are the text
 _MOST_LISTS = 10  # largest number of lists in a file that are joined
 
 
@@ -440,39 +448,42 @@ def records_in(value: Any) -> list[Json] | None:
     return None
 
 
-def joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
-    """Join several lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
+def joined_records(tables: Mapping[str, list[Json]]) -> dict[str, list[Json]]:
+    """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
-    If the lists cannot all be joined by ids, the result is empty. An object that describes an annotator may contain a
-    list of the annotator's votes.
+    The result has the lists that remain, under the names of the lists from which each was joined. An object that
+    describes an annotator may contain a list of the annotator's votes. More than ten lists are not joined.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}
-    if not 1 < len(left) <= _MOST_LISTS:
-        return []
-    while len(left) > 1:
-        joined: list[Json] = []
+    used = {name: [name] for name in left}
+    stems = {name: re.sub(r"[_\d]+$", "", folded(name.partition(".")[0])) for name in left}
+    nouns = {name: singular(stem).rpartition("_")[2] for name, stem in stems.items()}
+    is_joined = 1 < len(left) <= _MOST_LISTS
+    while is_joined:
+        is_joined = False
         # try lists of votes first, because a vote gets the fields of a pair, but a pair must not get fields of a vote
         pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
         for name, other in pairs:
-            if joined := _joined_pair(left[name], left[other], singular(other)):
+            others_nouns = {*nouns.values()} - {nouns[other]}
+            if joined := _joined_pair(left[name], left[other], nouns[other], others_nouns):
+                left[name], is_joined = joined, True
+                used[name] += used[other]
+                del left[other]
                 break
-        if not joined:
-            return []
-        left[name] = joined
-        del left[other]
-    return next(iter(left.values()))
+    return {" and ".join(used[name]): records for name, records in left.items()}
 
 
 def _hold_votes(records: Sequence[Json]) -> bool:
     return bool(columns_named([*records[0]], ("winner", "annotator")))
 
 
-def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
+def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collection[str]) -> list[Json]:
     """Add to each row the fields of the objects in ``others`` that the row references by id; return the rows.
 
     If a row references no object, the result is empty. The column of ids has the same name in both lists, or a name
     such as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example by the
-    columns ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects.
+    columns ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects. ``noun`` is the noun for an
+    object in ``others``, and ``nouns`` has the nouns for objects in further lists.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -485,9 +496,11 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
             columns = [
                 column for column in columns if all(str(row.get(column)) in by_id for row in rows)
             ]
-            # prefer id columns that are named after the other list, because other ids may have equal numbers by chance
-            thing = singular(folded(noun.partition(".")[0]))
-            columns = [column for column in columns if thing in folded(column).split("_")] or columns
+            # ids of another list may have equal numbers by chance, so a column that is named after a list belongs to it
+            words = {column: {*folded(column).split("_")} for column in columns}
+            columns = [column for column in columns if noun in words[column]] or [
+                column for column in columns if words[column].isdisjoint(nouns)
+            ]
             is_own_id = (
                 not melted
                 and columns == [key]
@@ -551,7 +564,7 @@ def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> 
     if len(others) == 1:
         ((column, other),) = others.items()
         fields = {
-            f"{noun}_{name}" if name in row else name: other[name]
+            f"{noun}_{name}" if name in row or folded(name) in _TEXT_KEYS else name: other[name]
             for name in other
             if name not in (key, column)
         }

@@ -197,7 +197,7 @@ def melt_groups(
     annotator with the name "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
-    new = [*dict.fromkeys([key, *next(iter(groups.values()))])]
+    new = [*dict.fromkeys([key, *itertools.chain(*groups.values())])]
     others = table.frame.drop(columns=[name for name in table.frame if name in (*old, *new)])
     require_size(table.name, len(others) * len(groups), others.shape[1] + len(new))
     of_groups = (
@@ -339,35 +339,59 @@ def _votes_beside_events(table: Table) -> Table:
 def _blocks_of_comparisons(table: Table) -> Table:
     """Return a table with a row for each comparison, if each row holds several comparisons in numbered columns.
 
-    The names of corresponding columns differ only in the number of the comparison. A comparison has two responses, a
-    vote and possibly a prompt. In a survey, a column name may begin with a code such as ``P01left``, before the text of
-    the question.
+    The names of corresponding columns differ only in the number of the comparison, which is the first or the last
+    number in the name. A comparison has two responses, a vote and possibly a prompt. In a survey, a column name may
+    begin with a code such as ``P01left``, before the text of the question.
     """
-    blocks: dict[str, dict[str, str]] = {}
-    for name in map(str, table.frame):
-        if number := re.search(r"\d+", name):
-            code, _, question = name.partition(". ")
-            kind = question or f"{name[: number.start()]}{name[number.end() :]}".strip("_ .-")
-            blocks.setdefault(number[0], {})[re.sub("__+", "_", kind)] = name
-    kinds = Counter(frozenset(block) for block in blocks.values())
-    for names, n in kinds.most_common(1):
+    for place, has_stem in itertools.product((0, -1), (True, False)):
+        blocks = _blocks([*map(str, table.frame)], place, has_stem)
+        names, n_alike = max(
+            Counter(frozenset(block) for block in blocks.values()).items(),
+            key=lambda item: item[1],
+            default=(frozenset(), 0),
+        )
         known = columns_named(sorted(names), (*PAIR, "winner"))
-        if n < 2 or not {"response_a", "response_b"} <= {*known}:
+        votes = {*names} - {known.get(ours) for ours in PAIR}
+        is_distinct = len({*table.frame}) == table.frame.shape[1]
+        if n_alike < 2 or not {*PAIR[1:]} <= {*known} or not votes or not is_distinct:
             continue
-        groups = {number: of for number, of in blocks.items() if names == {*of}}
-        votes = [
-            kind
-            for kind in names
-            if kind not in (known.get("prompt"), known["response_a"], known["response_b"])
-        ]
-        if len(votes) == 0 or len({*table.frame}) < table.frame.shape[1]:
-            continue
+        # a block may have further columns, or lack columns other than the texts and the vote
+        needed = {*known.values()} if "winner" in known else names
+        groups = {
+            key: {kind: block[kind] for kind in sorted(names) if kind in block}
+            for key, block in blocks.items()
+            if needed <= {*block}
+        }
+        trials = [key for key in groups if _is_trial(key)]
         if not columns_named([*map(str, table.frame)], ["annotator"]):
             people = [f"row {row + 1}" for row in range(len(table.frame))]
             table = replace(table, frame=table.frame.assign(annotator=people))
-        what = f"{counted(n, 'block')} of columns, each with one comparison"
-        return melt_groups(table, {}, groups, "comparison number", what)[0]
+        what = f"{counted(len(groups) - len(trials), 'block')} of columns, each with one comparison"
+        if trials:
+            what += f" ({counted(len(trials), 'block')} of practice trials not read)"
+        groups = {key: block for key, block in groups.items() if key not in trials}
+        return melt_groups(table, {}, groups, "comparison number", what)[0] if groups else table
     return table
+
+
+def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
+    """Return the columns of each number: number -> name without the number -> column.
+
+    ``place`` is the index of the number among the numbers in a column's name. If ``has_stem`` is True, the part of the
+    name before the number belongs to the number, as in ``pairs.1.player.choice`` and ``pair1_choice``.
+    """
+    blocks: Groups = {}
+    for name in names:
+        numbers = [*re.finditer(r"\d+", name)]
+        if not numbers:
+            continue
+        before, behind = name[: numbers[place].start()], name[numbers[place].end() :]
+        kind = name.partition(". ")[2] or (behind if has_stem else f"{before}{behind}")
+        kind = re.sub(r"([_. -])[_. -]+", r"\1", kind).strip("_ .-")
+        key = f"{before if has_stem else ''}{numbers[place][0]}"
+        if kind or not has_stem:
+            blocks.setdefault(key, {})[kind] = name
+    return blocks
 
 
 def _answers_to_questions(table: Table) -> Table:

@@ -13,12 +13,16 @@ import json
 import os
 import re
 import shlex
+import sqlite3
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
+from xml.etree import ElementTree
+from xml.parsers import expat
 
 import numpy as np
 import pandas as pd
@@ -67,6 +71,7 @@ OLDER_ENCODINGS = {
     "cp1251": rb"[\xa8\xb8\xc0-\xff]{3,}",
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
+_ROWS_AT_ONCE = 100_000  # rows of a Stata file that are read at a time
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
 _LONGEST_NAME = 80  # largest number of characters in a column name of a header
 _MOST_FILES = 10  # largest number of files or of tables that are joined
@@ -662,12 +667,7 @@ def _is_total(row: Sequence[str]) -> bool:
 
 
 def _read_excel(path: Path) -> Table:
-    """Read the table in a workbook.
-
-    The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
-    read as one table. If no column has annotators, each sheet is read as the votes of one annotator with the sheet's
-    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators.
-    """
+    """Read the table in a workbook (see `_table_of_sheets`)."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -694,6 +694,16 @@ def _read_excel(path: Path) -> Table:
     ) as error:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
+    return _table_of_sheets(path, sheets)
+
+
+def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table:
+    """Return the table in the sheets of a workbook or in the tables of a database.
+
+    The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
+    read as one table. If no column has annotators, each sheet is read as the votes of one annotator with the sheet's
+    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators.
+    """
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
     framed = {
         name: _framed(path, rows, range(1, len(rows) + 1), []) for name, rows in sheets.items() if rows
@@ -767,21 +777,19 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """Join all tables, or two of the tables, by ids; return None if no ids connect votes with texts.
+    """Return tables joined by ids; return None if no ids connect votes with texts.
 
     Tables with a single row are ignored.
     """
     records = {
         name: table.frame.to_dict("records") for name, table in tables.items() if len(table.frame) > 1
     }
-    for used in (
-        records,
-        *({a: records[a], b: records[b]} for a, b in itertools.combinations(records, 2)),
-    ):
-        rows = joined_records(used)
+    for used, rows in joined_records(records).items():
+        if used in records:
+            continue
         frame = _frame_of_records(rows, path)
-        if rows and _has_votes_and_texts(frame, is_joined=True):
-            what = f"{' and '.join(used)} joined by ids: {counted(len(rows), 'row')}"
+        if _has_votes_and_texts(frame, is_joined=True):
+            what = f"{used} joined by ids: {counted(len(rows), 'row')}"
             legends = tuple(itertools.chain(*(table.legends for table in tables.values())))
             return Table(frame, str(path), legends=legends).noted("N102", what)
     return None
@@ -804,7 +812,7 @@ _PART = re.compile(
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
-    """Return the cells of a sheet; empty cells are added to shorter rows, so that all rows have the same width."""
+    """Return the cells of the rows of a sheet, all rows with the same number of cells."""
     if hasattr(sheet, "reset_dimensions"):
         sheet.reset_dimensions()  # a file may state the largest possible dimensions
     for merged in [*sheet.merged_cells.ranges] if hasattr(sheet, "merged_cells") else ():
@@ -815,18 +823,151 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
             sheet.cell(row, merged.min_col).value = first
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
     # remove empty cells at the end of a row, which a workbook stores if they have, for example, a colour
-    filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
-    rows = [*_limited(filled, path)]
+    return _equally_wide(
+        (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts), path
+    )
+
+
+def _equally_wide(rows_of_sheet: Iterable[list[str]], path: Path) -> list[list[str]]:
+    """Return the rows of a sheet with the same number of cells; empty cells are added to shorter rows."""
+    rows = [*_limited(rows_of_sheet, path)]
     width = max(map(len, rows), default=0)
     require_size(str(path), len(rows), width)
     return [row + [""] * (width - len(row)) for row in rows]
 
 
 def _excel_text(cell: Any) -> str:
-    """Return the text that a cell of a workbook would have in a CSV file."""
+    """Return the text that a cell of a workbook or of a database would have in a CSV file."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
     return "" if pd.isna(cell) else str(cell)
+
+
+def _read_open_document(path: Path) -> Table:
+    """Read the table in an OpenDocument spreadsheet (see `_table_of_sheets`)."""
+    sheets: dict[str, list[list[str]]] = {}
+    try:
+        with zipfile.ZipFile(path) as packed:
+            _require_bytes(path, packed.getinfo("content.xml").file_size)
+            with packed.open("content.xml") as content:
+                _refuse_entities(content)
+            with packed.open("content.xml") as content:
+                for name, rows in itertools.groupby(_rows_of_open_document(content), lambda row: row[0]):
+                    sheets[name] = _equally_wide((row for _, row in rows), path)
+    except DataError:
+        raise
+    except (SyntaxError, ValueError, LookupError, zipfile.BadZipFile, expat.ExpatError) as error:
+        remedy = f"run: soffice --headless --convert-to csv {shlex.quote(str(path))}"
+        raise _unreadable(path, f"it is no OpenDocument spreadsheet ({error})", remedy) from error
+    if not sheets:
+        raise _unreadable(path, "it has no cells", "save the table again")
+    return _table_of_sheets(path, sheets)
+
+
+def _refuse_entities(content: IO[bytes]) -> None:
+    """Raise a `ValueError` if an XML document declares entities, which may stand for very long texts."""
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("its XML declares entities")
+
+    parser = expat.ParserCreate()
+    parser.EntityDeclHandler = refuse
+    parser.ParseFile(content)
+
+
+def _rows_of_open_document(content: IO[bytes]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of the sheet and the cells of each row; empty rows at the end of a sheet are left out."""
+    sheet, n_empty = "", 0
+    for event, element in ElementTree.iterparse(content, ("start", "end")):
+        if event == "start" and element.tag == f"{_TABLE}table":
+            sheet, n_empty = element.get(f"{_TABLE}name", ""), 0
+        elif event == "end" and element.tag == f"{_TABLE}table-row":
+            row: list[str] = []
+            for cell in element:
+                n_cells = int(cell.get(f"{_TABLE}number-columns-repeated", 1))
+                row += [_open_document_text(cell)] * min(n_cells, MOST_COLUMNS + 1)
+            row = row[: max((i for i, text in enumerate(row, 1) if text), default=0)]
+            n_rows = int(element.get(f"{_TABLE}number-rows-repeated", 1))
+            if row:
+                yield from itertools.repeat((sheet, []), n_empty)
+                yield from itertools.repeat((sheet, row), n_rows)
+            n_empty = 0 if row else n_empty + n_rows
+            element.clear()
+
+
+def _open_document_text(cell: ElementTree.Element) -> str:
+    """Return the text of a cell of an OpenDocument spreadsheet without comments; numbers are not rounded."""
+    for kind in ("value", "boolean-value", "date-value"):
+        if value := cell.get(f"{_OFFICE}{kind}"):
+            return value
+    for name, space in _SPACES.items():
+        for element in cell.iter(f"{_TEXT}{name}"):
+            element.text = space * min(int(element.get(f"{_TEXT}c", 1)), _MOST_SPACES)
+    return "\n".join("".join(part.itertext()) for part in cell.findall(f"{_TEXT}p"))
+
+
+# beginnings of the names of XML elements in OpenDocument files, and the characters for which some elements stand
+_TABLE, _TEXT, _OFFICE = (
+    f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("table", "text", "office")
+)
+_SPACES, _MOST_SPACES = {"s": " ", "tab": "\t", "line-break": "\n"}, 1_000
+
+
+def _read_sqlite(path: Path) -> Table:
+    """Read the table in a SQLite database without changing the database (see `_table_of_sheets`)."""
+    with path.open("rb") as file:
+        start = file.read(19)
+    remedy = "unpack the file if it is compressed, or export the table of votes as CSV"
+    if not start.startswith(b"SQLite format 3\0"):
+        raise _unreadable(path, "it is no SQLite database", remedy)
+    # if a database with a write-ahead log is closed, SQLite reads it without creating files only if it is immutable
+    is_closed = start[18:] == b"\2" and not path.with_name(f"{path.name}-wal").exists()
+    uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' * is_closed}"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_PACKED_BYTES)
+            named = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            names = [name for (name,) in named if not name.startswith("sqlite_")]
+            sheets = {name: [*_limited(_rows_of_database(database, name, path), path)] for name in names}
+    except sqlite3.Error as error:
+        raise _unreadable(path, f"SQLite reports: {error}", remedy) from error
+    if not any(rows[1:] for rows in sheets.values()):
+        raise _unreadable(path, "no table of the database has rows", remedy)
+    return _table_of_sheets(path, {name: rows for name, rows in sheets.items() if rows[1:]})
+
+
+def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> Iterator[list[str]]:
+    """Yield the names of the columns of a table, and then the texts of the cells in each row."""
+    quoted = name.replace('"', '""')
+    cursor = database.execute(f'SELECT * FROM "{quoted}"')
+    yield [column[0] for column in cursor.description]
+    n_characters = 0
+    for cells in cursor:
+        row = [*map(_excel_text, cells)]
+        n_characters += sum(map(len, row))
+        _require_bytes(path, n_characters)
+        yield row
+
+
+def _read_stata(path: Path) -> Table:
+    """Read a Stata file; value labels replace codes, and labels of variables may explain numbers."""
+    frames: list[pd.DataFrame] = []
+    try:
+        with pd.read_stata(path, chunksize=_ROWS_AT_ONCE, convert_dates=False) as reader:
+            legends = [f"{name}: {label}" for name, label in reader.variable_labels().items() if label]
+            for frame in reader:
+                frames.append(frame.astype(object).replace("", None))
+                require_size(str(path), sum(map(len, frames)), frame.shape[1])
+    except DataError:
+        raise
+    except (ValueError, LookupError, TypeError, OverflowError, struct.error) as error:
+        what = f"it is no Stata file that pandas can read ({error})"
+        raise _unreadable(path, what, "in Stata, run: export delimited using votes.csv") from error
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    columns = [frame[name] for name in frame]
+    return Table(_frame_of_columns([*frame], columns), str(path), legends=tuple(legends))
 
 
 def _json_text(path: Path) -> str:
@@ -885,7 +1026,8 @@ def _read_json(path: Path) -> Table:
         }
         if len(framed) == len(content) > 1 and (stacked := _stacked(path, framed)):
             return stacked
-        joined = joined_records(tables) if "rows" not in tables else []
+        remaining = [*joined_records(tables).values()] if "rows" not in tables else []
+        joined = remaining[0] if len(remaining) == 1 < len(tables) else []
         if not joined and (columns := _columns_in(content)):
             return Table(_frame_of_columns([*content], columns), str(path))
         if len(of_objects) > 1 and not joined and "rows" not in tables:
@@ -910,6 +1052,11 @@ READERS: dict[str, Callable[..., Table]] = {
     ".tsv": _read_csv,
     ".txt": _read_csv,
     ".xlsx": _read_excel,
+    ".ods": _read_open_document,
+    ".db": _read_sqlite,
+    ".sqlite": _read_sqlite,
+    ".sqlite3": _read_sqlite,
+    ".dta": _read_stata,
     ".parquet": _read_parquet,
     ".feather": _read_arrow,
     ".arrow": _read_arrow,
@@ -934,7 +1081,24 @@ def _legends_of(value: Any) -> list[str]:
 
 
 def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
-    return _frame_of_columns(table.column_names, map(_cells_of_arrow, table.columns))
+    frame = _frame_of_columns(table.column_names, map(_cells_of_arrow, table.columns))
+    for name, labels in _class_labels(table.schema).items():
+        if name in frame and frame.columns.is_unique:
+            # `datasets` writes -1 for a missing label
+            frame[name] = frame[name].map(dict(enumerate(labels))).astype(object)
+    return frame
+
+
+def _class_labels(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return, for each column of labels that `datasets` wrote as numbers, the names of the labels."""
+    try:
+        written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = written["info"]["features"].items()
+        return {
+            name: [*map(str, of["names"])] for name, of in features if of.get("_type") == "ClassLabel"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _cells_of_arrow(column: pa.ChunkedArray) -> Any:

@@ -679,6 +679,9 @@ ANSWERS = (
 )
 
 
+ANSWERS_HERE = "\n\nAssistant:"  # mark before an answer in a conversation that is one text
+
+
 # Names of columns in a table with one answer in each row.
 OF_ONE_ANSWER = ("response", "rank")
 
@@ -766,7 +769,7 @@ _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
         rf"(?:{ANSWER}|conversation|conv|dialogue?|messages|chat|transcript|state)s?_{{}}(?:_(?:text|content|messages|body|value))?|"
-        rf"{{}}(?:_(?:{ANSWER}))?",
+        rf"{{}}(?:_(?:{ANSWER}))?(?:_(?:text|content|messages|body|value))?",
     ),
     ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
     ("rating_a", "rating_b"): (
