@@ -1,6 +1,9 @@
 """Exports whose rows are no votes: nested records, sheets, texts in one cell, ticks, names, legends, trials."""
 
+import contextlib
 import json
+import sqlite3
+import zipfile
 
 import pandas as pd
 import pytest
@@ -67,6 +70,13 @@ RECORDS = {
         "instances": [
             {"element_path": name, "value": value}
             for name, value in dict(prompt=p, response_a=a, response_b=b, choice=side).items()
+        ],
+    },
+    "values under ids of their fields": lambda p, a, b, who, side: {
+        "metadata": {"annotatorEmail": who},
+        "data": [
+            {"component_id": name, "value": value}
+            for name, value in dict(prompt=p, response_a=a, response_b=b, pick=[side], note="").items()
         ],
     },
     "answers under questions": lambda p, a, b, who, side: {
@@ -523,18 +533,142 @@ def test_an_answer_may_be_one_message_of_a_dialogue():
     assert wins_of_the_long_answer(Judgments.read(rows)) == (N, 6)
 
 
-def test_several_comparisons_in_a_row_differ_in_their_number():
-    row = {"token": "x"}
+BLOCKS = {
+    "codes before questions": {
+        "prompt": "P{:02}prompt. Question",
+        "left": "P{:02}left. Left answer",
+        "right": "P{:02}right. Right answer",
+        "choice": "P{:02}choice. Which answer is better?",
+    },
+    "numbers of rounds": {
+        "prompt": "pairs.{}.player.question",
+        "left": "pairs.{}.player.left_text",
+        "right": "pairs.{}.player.right_text",
+        "choice": "pairs.{}.player.choice",
+    },
+    "number at the end": {name: name + "_{}" for name in ("prompt", "left", "right", "choice")},
+    "number within": {
+        "prompt": "pair{}_prompt",
+        "left": "pair{}_answer_1",
+        "right": "pair{}_answer_2",
+        "choice": "pair{}_choice",
+    },
+}
+
+
+@pytest.mark.parametrize("names", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.parametrize("others", [{}, {"survey.1.player.age": "33", "pairs.1.player.note": "ok"}])
+def test_several_comparisons_in_a_row_differ_in_their_number(names, others):
+    row = {"token": "x", **others}
     for i, (prompt, a, b, label) in enumerate(zip(PROMPTS, A, B, labels(), strict=True), 1):
-        row |= {
-            f"P{i:02}prompt. Question": prompt,
-            f"P{i:02}left. Left answer": a,
-            f"P{i:02}right. Right answer": b,
-        }
-        row |= {
-            f"P{i:02}choice. Which answer is better?": {"A": "Left answer", "B": "Right answer"}[label]
-        }
+        chosen = {"A": "Left answer", "B": "Right answer"}[label]
+        cells = {"prompt": prompt, "left": a, "right": b, "choice": chosen}
+        row |= {names[kind].format(i): cell for kind, cell in cells.items()}
     assert wins_of_the_long_answer(read_as_offered([row])) == (N, 6)
+
+
+def test_blocks_of_practice_trials_are_no_votes():
+    row = {"practice.1.left_text": B[0], "practice.1.right_text": A[0], "practice.1.choice": "left"}
+    for i, (a, b, label) in enumerate(zip(A, B, labels("left", "right"), strict=True), 1):
+        row |= {f"main.{i}.left_text": a, f"main.{i}.right_text": b, f"main.{i}.choice": label}
+    judgments = Judgments.read([row], columns={"prompt": None})
+    assert wins_of_the_long_answer(judgments) == (N, 6)
+
+
+def sqlite_of_votes(path):
+    """Write the tables of an app; the last vote has no winner and is a tie."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            "PRAGMA journal_mode = wal;"
+            "create table users (id integer primary key, username text);"
+            "create table prompts (id integer primary key, text text);"
+            "create table answers (id integer primary key, prompt_id integer, text text);"
+            "create table votes (id integer primary key, user_id integer, left_answer_id integer,"
+            "                    right_answer_id integer, winner_answer_id integer);"
+            "create table settings (name text, value text);"
+            "insert into settings values ('theme', 'dark'), ('lang', 'en');"
+        )
+        users = [*dict.fromkeys(WHO)]
+        database.executemany("insert into users values (?, ?)", enumerate(users, 1))
+        database.executemany("insert into prompts values (?, ?)", enumerate(PROMPTS, 1))
+        for i, (a, b) in enumerate(zip(A, B, strict=True), 1):
+            answers = [(2 * i - 1, i, a), (2 * i, i, b)]
+            database.executemany("insert into answers values (?, ?, ?)", answers)
+        votes = [
+            (users.index(who) + 1, 2 * i - 1, 2 * i, 2 * i - won)
+            for i, (who, won) in enumerate(zip(WHO, A_WON, strict=True), 1)
+        ]
+        votes += [(1, 3, 4, None)]
+        database.executemany("insert into votes values (null, ?, ?, ?, ?)", votes)
+        database.commit()
+
+
+def test_tables_of_a_database_are_joined_and_the_database_stays_as_it_is(tmp_path):
+    path = tmp_path / "votes.db"
+    sqlite_of_votes(path)
+    content = path.read_bytes()
+    assert counts(read(path)) == (N, 6, 3)
+    judgments = Judgments.read(path, columns={"winner": "winner_answer_id"}, winners={"": "tie"})
+    assert (judgments.n_votes, judgments.dropped["n"].sum()) == (N, 1)
+    assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["votes.db"]
+
+
+OPEN_DOCUMENT = (
+    '<office:document-content xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0"'
+    ' xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
+    ' xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><office:body><office:spreadsheet>'
+    '<table:table table:name="Votes">{}</table:table>'
+    "</office:spreadsheet></office:body></office:document-content>"
+)
+
+
+def write_open_document(path, rows, declaration=""):
+    """Write a spreadsheet with comments, spaces as elements, and repeated empty cells and rows."""
+    note = "<office:annotation><text:p>a much longer comment on this</text:p></office:annotation>"
+    empty = '<table:table-cell table:number-columns-repeated="16000"/>'
+    cells = [
+        [f"<table:table-cell>{note}<text:p>{cell}</text:p></table:table-cell>" for cell in row]
+        for row in rows
+    ]
+    lines = [f"<table:table-row>{''.join(row)}{empty}</table:table-row>" for row in cells]
+    lines += [f'<table:table-row table:number-rows-repeated="1048000">{empty}</table:table-row>']
+    with zipfile.ZipFile(path, "w") as packed:
+        content = OPEN_DOCUMENT.format("".join(lines)).replace("a long", "a<text:s/>long")
+        packed.writestr("content.xml", declaration + content)
+
+
+@pytest.mark.parametrize("suffix", [".ods", ".dta"])
+def test_files_of_other_programs_are_read(suffix, tmp_path):
+    path, codes = tmp_path / f"votes{suffix}", [1 if won else 2 for won in A_WON]
+    if suffix == ".ods":
+        frame = table(Rater=WHO, Better=labels("Answer A", "Answer B"))
+        write_open_document(path, [[*frame], *frame.to_numpy()])
+    else:
+        meanings = {"pref": {1: "Prefers A", 2: "Prefers B", 3: "Indifferent"}}
+        table(rater=WHO, pref=codes).to_stata(path, value_labels=meanings, write_index=False)
+    judgments = read(path)
+    assert counts(judgments) == (N, 6, 3)
+    assert {*judgments.comparisons["response_a"]} | {*judgments.comparisons["response_b"]} == {*A, *B}
+
+
+@pytest.mark.parametrize("suffix", [".ods", ".dta", ".db"])
+def test_files_of_other_programs_that_are_damaged_are_refused(suffix, tmp_path):
+    path = tmp_path / f"votes{suffix}"
+    starts = {".ods": b"PK", ".dta": b"<stata_dta>", ".db": b"SQLite format 3\0"}
+    for content in (b"", starts[suffix] + b"\1" * 2000):
+        path.write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            read_table(path)
+        assert [problem.code for problem in caught.value.problems] == ["E102"]
+
+
+def test_an_open_document_whose_entities_may_grow_is_refused(tmp_path):
+    path = tmp_path / "votes.ods"
+    rows = [["prompt", "response_a", "response_b", "winner"], ["&x;", "so it is", "no", "a"]]
+    write_open_document(path, rows, '<!DOCTYPE a [<!ENTITY x "why">]>')
+    with pytest.raises(DataError, match="E102"):
+        read_table(path)
 
 
 def test_votes_of_a_log_follow_the_texts_that_were_shown():

@@ -369,6 +369,8 @@ def _blocks_of_comparisons(table: Table) -> Table:
         what = f"{counted(len(groups) - len(trials), 'block')} of columns, each with one comparison"
         if trials:
             what += f" ({counted(len(trials), 'block')} of practice trials not read)"
+            unread = [*itertools.chain(*(blocks[key].values() for key in trials))]
+            table = replace(table, frame=table.frame.drop(columns=unread))
         groups = {key: block for key, block in groups.items() if key not in trials}
         return melt_groups(table, {}, groups, "comparison number", what)[0] if groups else table
     return table

@@ -85,10 +85,15 @@ _QUOTE = "quote cells that hold separators, quotes or line breaks"
 _EXPORTS = {
     ".sql": (
         "export the table of votes, here called votes, from its database as CSV. SQLite: "
-        "sqlite3 new.db < {0} && sqlite3 -header -csv new.db 'SELECT * FROM votes' > votes.csv; "
+        "sqlite3 new.db < {0}, and use new.db; "
         "MySQL: mysql DATABASE --batch -e 'SELECT * FROM votes' > votes.tsv; "
         "PostgreSQL: psql DATABASE --csv -c 'SELECT * FROM votes' > votes.csv"
-    )
+    ),
+    ".xls": "convert the file: soffice --headless --convert-to xlsx {0}",
+    ".xml": (
+        "convert the file to JSON, for example by: yq -p xml -o json {0} > votes.json; or write a CSV file with one "
+        "row for each vote and the columns prompt, response_a, response_b, winner, annotator"
+    ),
 }
 _CALLED = {"list": "the rows given", "tuple": "the rows given", "Table": "the Arrow table"}
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
