@@ -88,7 +88,7 @@ def test_rows_columns_files_and_pseudonyms_are_named(tmp_path):
     (found,) = errors(path, columns={"winner": "label"})
     assert found.where.startswith(f'{path}, column "label", row 6 [ann_')
     assert found.where.endswith("(line 7 of the file)")
-    assert found.fix == {"bad_rows": "drop"}
+    assert found.fix == {"winners": {"shrug": "skip"}}
 
 
 def test_many_rows_are_counted_and_a_few_are_named():
@@ -316,7 +316,7 @@ UNREAD = {
     "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
     "who lost": (answered(worse=list("BAAB")), {"columns": {"winner": "worse"}, "winners": LOST}),
-    "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
+    "one odd row": (answered(["a", "b", "shrug", "a"]), {"winners": {"shrug": "skip"}}),
 }
 
 
@@ -327,7 +327,7 @@ def test_the_direction_is_never_guessed(table, fix):
     error = caught.value
     assert error.fix == fix
     signs = Judgments.read(table, **fix).votes["sign"].tolist()
-    if "winners" in fix:
+    if error.question:
         turned = Judgments.read(table, **error.turned)
         assert turned.votes["sign"].tolist() == [-sign for sign in signs]
         # the two answers are about the first row that is shown, and are right about both ways of reading

@@ -98,7 +98,7 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
 
 
 # option about a label of the user's table, such as --winners.model_a=a; a label may contain any character
-_LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie))?")
+_LABEL = re.compile(r"(winners\..*?)(?:(=)(a|b|tie|skip))?")
 
 
 def parse_flags(arguments: Sequence[str]) -> Json:
@@ -564,7 +564,8 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
             content: Json = {"error": message, "exit_code": code}
             if isinstance(error, DataError):
                 content["problems"] = [convert_problem(problem) for problem in error.problems]
-                calls = [write_corrected_command(fix) for fix in (error.fix, error.turned) if fix]
+                fixes = [error.fix, error.turned, *(fix for _, fix in error.others)]
+                calls = [write_corrected_command(fix) for fix in fixes if fix]
                 content["commands"], content["as_read"] = find_conversion(error) or calls, error.shown
                 content["question"], content["answers"] = error.question, error.answers
             print_json(content) if kwargs.get("as_json") else complain(message)

@@ -368,7 +368,8 @@ OTHER_NAMES = re.compile(
 )
 
 
-DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{1,2}:\d\d")
+# the four numbers of an IP address are no date
+DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}(?!\.?\d)|\d{1,2}:\d\d")
 
 
 _FEW_WORDS = (2, 3)
@@ -656,13 +657,15 @@ def open_columns(table: Table) -> list[str]:
     votes = columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
     ids = {name: ids_in(frame[name]).dropna() for name in free}
-    return [name for name in free if len(ids[name]) <= MOST_LABELS or not ids[name].is_unique]
+    # a column of lists or objects has no ids
+    return [name for name, one in ids.items() if 0 < len(one) <= MOST_LABELS or not one.is_unique]
 
 
 def unused_columns(table: Table) -> tuple[str, ...]:
     """Return the unused columns of a recognised table that may name the annotators, the likeliest column first."""
     free = open_columns(table)
-    return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *free]))
+    called = filter(is_called_like_people, free)
+    return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *called, *free]))
 
 
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:

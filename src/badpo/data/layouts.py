@@ -60,6 +60,7 @@ from badpo.data.reshaping import (
 from badpo.data.vocabulary import (
     ANSWER,
     ANSWERS,
+    ANSWERS_HERE,
     EVEN,
     EXCHANGED,
     KNOWN,
@@ -218,6 +219,7 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
         texts = texts[:1]
     if lacks == ["prompt"] and not texts:
         texts = _ids_of_comparisons(frame, {**theirs, **columns}, free)[:1]
+    has_no_prompts = lacks == ["prompt"] and not texts and "response_b" in {*theirs, *columns}
     if len(lacks) == len(texts):
         columns |= dict(zip(lacks, texts, strict=True))
     fix: Json = {"columns": columns} if columns else {}
@@ -230,8 +232,8 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
         if "annotator" not in theirs and find_pairs_of_annotators(frame, free):
             fix["layout"] = "wide"
         elif compared and (not is_clearer or {*best} <= {*compared[0]}):
-            number = "rank" if which_wins(compared[0][0]) == "low" else "rating"
-            columns |= {f"{number}_{side}": name for side, name in zip("ab", compared[0], strict=True)}
+            overall = [pair for pair in compared if has_word(pair[0], OVERALL)]
+            columns |= rated_pair(*[*overall, *compared][0])
             fix["columns"] = columns
         elif (
             len(best) > 1
@@ -246,7 +248,15 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
             if LOST & {*folded(best[0]).split("_")}:
                 known = {label: side_of(label) for label in few_labels(frame[best[0]])}
                 fix["winners"] = {label: TURNED[side[0]] for label, side in known.items() if side}
+    if has_no_prompts:
+        fix["columns"] = {**columns, "prompt": None}
     return fix
+
+
+def rated_pair(a: str, b: str) -> dict[str, str]:
+    """Return the option ``columns`` that reads the winner from two columns with the numbers of the two answers."""
+    number = "rank" if which_wins(a) == "low" else "rating"
+    return {f"{number}_a": a, f"{number}_b": b}
 
 
 def _is_of_one_person(
@@ -317,6 +327,7 @@ def list_columns(frame: pd.DataFrame, known: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(shown), others])) or "no column"
 
 
+RATED = ("rating_a", "rating_b", "rank_a", "rank_b")
 REQUIRED = {
     "a_b": (*PAIR, "winner"),
     "chosen_rejected": ("chosen", "rejected"),
@@ -392,6 +403,8 @@ def recognise(
         theirs = {ours: name for ours, name in theirs.items() if ours != "judgment_id"}
         games = {name: {"winner": name} for name in votes}
         table, theirs = melt_groups(table, theirs, games, "game", what)
+    if columns.get("prompt", "") is None:
+        table, theirs = _without_prompts(table, theirs)
     return _in_rows(table, theirs, told, layout)
 
 
@@ -493,6 +506,21 @@ def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
     fix: Json = {"columns": {"annotator": None}}
     table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
     return table, theirs | {"annotator": likely[0]}
+
+
+def _without_prompts(table: Table, theirs: dict[str, str]) -> Recognised:
+    """Return the table with an empty text as the prompt of each row, and its columns.
+
+    The table stays unchanged if the prompts are the common beginnings of two conversations.
+    """
+    first = theirs.get("response_a", theirs.get("chosen"))
+    if first is None or table.frame[first].map(_is_conversation).mean() >= NEARLY_ALL:
+        return table, theirs
+    return replace(table, frame=table.frame.assign(prompt="")), {**theirs, "prompt": "prompt"}
+
+
+def _is_conversation(cell: object) -> bool:
+    return is_chat(cell) or (isinstance(cell, str) and ANSWERS_HERE in cell)
 
 
 def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layout: str | None) -> Table:

@@ -110,8 +110,10 @@ class DataError(ValueError):
     annotators, ``unused`` has the columns that may name the annotators. If the table does not say which side its labels
     prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The
     first of the two ``answers`` to the question corresponds to the options ``fix``, the second to the options
-    ``turned``. ``call`` is a function that formats ``fix`` as a Python call or as a command, and ``preparation`` is a
-    command that must run before this call.
+    ``turned``. ``others`` has further readings of the table: each has a condition and the options to use if it is true.
+    ``left_out`` describes rows that the options leave out and that ``problems`` do not mention. ``call`` is a function
+    that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this
+    call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -121,6 +123,8 @@ class DataError(ValueError):
         self.unused: tuple[str, ...] = ()
         self.question = ""
         self.answers: tuple[str, ...] = ()
+        self.others: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        self.left_out: tuple[str, ...] = ()
         self.call = python_call
         self.preparation = ""
         super().__init__(self.problems)
@@ -148,10 +152,10 @@ class DataError(ValueError):
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Exchange the sides in the option ``winners`` of `Judgments.read`; return no options if ``fix`` has no winners."""
+    """Exchange the sides in the option ``winners`` of `Judgments.read`; return no options if ``fix`` names no side."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
-    return {**fix, "winners": winners} if winners else {}
+    return {**fix, "winners": winners} if {*other} & {*winners.values()} else {}
 
 
 def python_options(fix: Mapping[str, Any]) -> str:
@@ -181,6 +185,10 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
             told += [f"if {answer}:", f"    {first}{call(fix)}"]
     else:
         told.append(f"    {first}{call(error.fix)}")
+    for condition, fix in error.others:
+        told += [f"if {condition}:", f"    {first}{call(fix)}"]
+    if error.left_out:
+        told.append(f"rows that are left out: {listed(error.left_out)}")
     if error.unused:
         named = {**error.fix.get("columns", {}), "annotator": error.unused[0]}
         told.append(f"who voted? unused: {listed(error.unused)}; if {error.unused[0]} says who:")

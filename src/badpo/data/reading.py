@@ -32,6 +32,7 @@ from badpo.data.cells import (
     as_numbers,
     as_objects,
     as_ratings,
+    compare_answers,
     few_labels,
     holds_texts,
     ids_in,
@@ -41,7 +42,7 @@ from badpo.data.cells import (
     text_key,
     unused_columns,
 )
-from badpo.data.layouts import LAYOUTS, recognise
+from badpo.data.layouts import LAYOUTS, RATED, rated_pair, recognise
 from badpo.data.nesting import flatten
 from badpo.data.privacy import (
     EVERYONE,
@@ -53,6 +54,7 @@ from badpo.data.privacy import (
     pseudonyms,
 )
 from badpo.data.problems import (
+    LISTED,
     ConfigError,
     DataError,
     Json,
@@ -65,6 +67,7 @@ from badpo.data.problems import (
 from badpo.data.reshaping import reshape, with_legends
 from badpo.data.tables import read_table
 from badpo.data.vocabulary import (
+    ANSWERS_HERE,
     KNOWN,
     MODELS,
     NO,
@@ -104,9 +107,11 @@ _IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
 _SKIP = "skip"  # meaning of a label that says that nobody judged the row
+_EMPTY = (
+    ""  # label of rows whose cell in the winner column is empty, if the user gave empty cells a meaning
+)
 _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
-_ANSWERS_HERE = "\n\nAssistant:"
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60  # limits for the example rows and for each of their texts
 _MOST_FIXES = 5  # largest number of attempts to read a table with proposed options
 _LARGEST_RATING = 10  # larger numbers in a winner column may be ids of people
@@ -151,6 +156,9 @@ def read_votes(source: Any, asked: Json) -> Json:
     for label, side in asked["winners"].items():
         if side not in (*_WINNERS, _SKIP):
             raise ConfigError(f"winners: {label!r} must mean a, b, tie or skip; got {side!r}")
+    # words such as NULL mean an empty cell
+    names = [_EMPTY if name is None else name for name in as_ids([*asked["winners"]])]
+    asked = {**asked, "winners": dict(zip(names, asked["winners"].values(), strict=True))}
     try:
         return _read_table(source, asked)[1]
     except DataError as error:
@@ -167,6 +175,7 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
     """
     told = error
     fix: Json = {}
+    left_out: list[str] = []
     for problem in error.problems:
         if problem.lengths and isinstance(source, str | os.PathLike):
             source, told.preparation = with_texts(read_table(source), problem.lengths)
@@ -174,6 +183,9 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
         proposals = [problem.fix for problem in error.problems if problem.fix and problem.code[0] == "E"]
         if not proposals and not (told is error and told.preparation):
             break
+        if told is not error:
+            drops = [problem for problem in error.problems if problem.fix.get("bad_rows") == "drop"]
+            left_out += [problem.what for problem in drops if problem.code[0] == "E"]
         for name, value in [item for each in proposals for item in each.items()]:
             fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
         tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
@@ -184,9 +196,11 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
             error = other
         else:
             is_open = "annotator" not in {*table.theirs, *now["columns"]}
+            sides = {*fix.get("winners", {}).values()}
+            told.left_out = tuple(dict.fromkeys(left_out))
             told.fix = fix | ({"source": "with_lengths.csv"} if told.preparation else {})
             told.unused = unused_columns(table) if is_open and table.rows is None else ()
-            if "winners" in fix:
+            if {*TURNED} & sides - {"tie"}:
                 told.question, told.answers, told.shown = _asked_of_labels(table, tried["winners"])
             elif {"layout", "columns"} & {*fix}:
                 told.shown = rows_in_words(read, table)
@@ -199,7 +213,43 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
                 if number and not which_wins(number) and not is_tick:
                     told.question = f"do higher numbers in {number} mean a better answer? The table does not say this:"
                     told.answers = ("the higher number is better", "the lower number is better")
+            told.others = (*_other_meanings(told), *_other_pairs(told.fix, table))
             return
+
+
+def _other_meanings(error: DataError) -> list[tuple[str, Json]]:
+    """Return the options with which labels, or empty cells, that ``error.fix`` leaves out mean ties."""
+    winners = error.fix.get("winners", {})
+    ties = {label: "tie" for label, side in winners.items() if side == _SKIP}
+    if not ties:
+        return []
+    skipped = " and ".join(_meaning(label, _SKIP) for label in ties)
+    fixes = zip(error.answers or (skipped,), (error.fix, error.turned), strict=False)
+    return [
+        (answer.replace(_OTHERS[_SKIP], _OTHERS["tie"]), {**fix, "winners": {**fix["winners"], **ties}})
+        for answer, fix in fixes
+    ]
+
+
+def _other_pairs(fix: Json, table: Table) -> list[tuple[str, Json]]:
+    """Return the options that read another pair of columns with ratings than the pair in ``fix``."""
+    columns = fix.get("columns", {})
+    number = next((ours for ours in ("rating_a", "rank_a") if ours in columns), None)
+    if number is None:
+        return []
+    others = {ours: name for ours, name in columns.items() if ours not in RATED}
+    return [
+        (f"{a} and {b} are the ratings to read", {**fix, "columns": {**others, **rated_pair(a, b)}})
+        for a, b in columns_of_sides([*table.frame])
+        if a != columns[number] and compare_answers(table.frame, (a, b))
+    ]
+
+
+_OTHERS = {"tie": "a tie", _SKIP: "no vote"}
+
+
+def _meaning(label: str, side: str) -> str:
+    return f"{label or 'an empty cell'} means {_OTHERS[side]}"
 
 
 def _asked_of_labels(
@@ -211,7 +261,8 @@ def _asked_of_labels(
     ``winners``, and the second answer contradicts them.
     """
     has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
-    of_rows: Objects = np.where(has_texts, as_ids(table.frame["winner"]), np.array(None))
+    written = _filled(as_ids(table.frame["winner"]), winners)
+    of_rows: Objects = np.where(has_texts, written, np.array(None))
     labels = _Labels.of(of_rows, table, winners)
     known = {label: side for label, (side, _) in zip(labels.distinct, labels.sides, strict=True) if side}
     scale, winner = labels.scale, table.theirs["winner"]
@@ -230,8 +281,7 @@ def _asked_of_labels(
         texts = (f"{name} {_beginning(_plain(text))}" for name, text in cells.items())
         shown.append(f"row {table.row_name(row)}: {', '.join(texts)}")
     at = shown[0].partition(":")[0]
-    others = {"tie": "a tie", _SKIP: "no vote"}
-    ties = [f"{label} means {others[side]}" for label, side in winners.items() if side in others]
+    ties = [_meaning(label, side) for label, side in winners.items() if side in _OTHERS]
     meant = f" (and {' and '.join(ties)})" * bool(ties)
     own, other = (
         table.theirs[f"response_{side}"] for side in (known[order[0]], TURNED[known[order[0]]])
@@ -253,6 +303,11 @@ def _plain(cell: Any) -> str:
         return str(cell)
 
 
+def _filled(cells: Objects, winners: Mapping[str, str]) -> Objects:
+    """Return the labels of rows; empty cells become empty texts if ``winners`` gives empty cells a meaning."""
+    return as_objects(_EMPTY if cell is None and _EMPTY in winners else cell for cell in cells)
+
+
 class _Labels(NamedTuple):
     """The labels in the winner column of a table, and the meaning of each label."""
 
@@ -268,11 +323,14 @@ class _Labels(NamedTuple):
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
         """Interpret the labels in a table's winner column; ``winners`` has the meanings of labels given by the user."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
-        is_skipped = {label: label in skips or _is_skipped(label) for label in pd.unique(cells) if label}
+        labels = filter(pd.notna, pd.unique(cells))
+        is_skipped = {label: label in skips or _is_skipped(label) for label in labels}
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
         winners = {label: side for label, side in winners.items() if side != _SKIP}
         number, distinct = pd.factorize(cells)
-        stated = {} if winners else _stated(table.theirs["winner"], distinct)
+        # a label that the user declares a tie does not contradict the meaning that a column name gives to other labels
+        are_told = bool({*winners.values()} - {"tie"})
+        stated = {} if are_told else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
         columns = [folded(table.theirs[name]) for name in _A_B]
         # if the labels are the ids of the preferred answers, they are not ratings, even if the ids are numbers
@@ -283,10 +341,14 @@ class _Labels(NamedTuple):
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
-        if not winners and scale is None and not any(side for side, _ in sides):
-            stated, stated_by = _stated_by_numbers(cells, table.frame)
-            sides = [(stated.get(label, ""), "name" * (label in stated)) for label in distinct]
-        mirrored = mirrored_sides(distinct)
+        if not are_told and scale is None and not any(side for side, _ in sides if side != "tie"):
+            is_tie = pd.Series(cells).isin([*winners])
+            stated, stated_by = _stated_by_numbers(np.where(is_tie, np.array(None), cells), table.frame)
+            sides = [
+                (stated[label], "name") if label in stated else side
+                for label, side in zip(distinct, sides, strict=True)
+            ]
+        mirrored = mirrored_sides(filter(None, distinct))
         known = [
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
         ]
@@ -302,7 +364,7 @@ class _Labels(NamedTuple):
 def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
     """Return whether nearly every label is the id or the name of one of the two answers in the label's row."""
     labels = pd.Series(cells, frame.index)
-    labels = labels[labels.notna() & ~labels.isin([*TURNED])]
+    labels = labels[labels.notna() & ~labels.isin([*TURNED, _EMPTY])]
     for pair in names_of_sides(frame):
         a, b = (labels == ids_in(frame.loc[labels.index, name]) for name in pair)
         if (a != b).sum() >= NEARLY_ALL * len(labels) > 0:
@@ -539,8 +601,8 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
         n_shared = shared_beginning(first, second)
-        if not chat and (asked := str(first).rfind(_ANSWERS_HERE, 0, n_shared)) >= 0:
-            n_shared = asked + len(_ANSWERS_HERE)
+        if not chat and (asked := str(first).rfind(ANSWERS_HERE, 0, n_shared)) >= 0:
+            n_shared = asked + len(ANSWERS_HERE)
         if n_shared or prompt is None:
             return first[:n_shared], first[n_shared:], second[n_shared:]
         return [{"role": "user", "content": prompt}], first, second
@@ -603,14 +665,19 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
         for text in texts
     )
     blank = np.array([not content.strip() for content in contents])[codes]
-    if has_prompt:
+    if has_prompt and all(texts[code] == "" for code in np.unique(codes[0])):
+        blank[0] = False
+        what = "the table has no prompts: comparisons are identified by their two responses"
+        found.note("N103", what, "map the column of prompts, if there is one")
+    elif has_prompt:
         found.rows(
             "E134", "empty prompt", "prompt", blank[0], "fill in the prompt, or leave out the row"
         )
     else:
         what = f"there is no prompt, and {sides[0]} and {sides[1]} do not have the same beginning"
         others = [name for name in found.frame if name not in KNOWN and holds_texts(found.frame[name])]
-        fix = {"columns": {"prompt": others[0]}} if len(others) == 1 else None
+        prompts = others[0] if len(others) == 1 else None
+        fix = {"columns": {"prompt": prompts}} if prompts or 2 * blank[0].sum() > len(rows) else None
         found.rows("E134", what, None, blank[0], "map the column of prompts", fix)
     for name, is_blank in zip(sides, blank[1:], strict=True):
         remedy = "check the export; the votes are kept, because an empty response can be an answer"
@@ -742,7 +809,11 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     columns of responses, a notice reports how the labels were read. Unknown labels, which could mean either side, are
     an error.
     """
-    written = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
+    remedy = "write a, b or tie, or say whether an empty cell means a tie or no vote (skip)"
+    n_empty = int(ids_in(found.frame["winner"]).isna().sum()) if "winner" in found.frame else 0
+    fix: Json | None = {"winners": {_EMPTY: _SKIP}} if 2 * n_empty < len(rows) else None
+    written = found.ids("winner", "E107", "" if _EMPTY in winners else remedy, fix)
+    written = _filled(written, winners)
     labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
         written, found.table, winners
     )
@@ -794,15 +865,18 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
-    elif fix := {} if hidden else proposed(counts, {*side} - {""}, scale):
+    elif meanings := {} if hidden else proposed(counts, {*side} - {""}, scale):
         # the meaning of labels concerns all rows, so the option bad_rows=drop must not drop single rows
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
         remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
-        found.note("E107", what, remedy, n, "winner", index, {"winners": fix})
+        found.note("E107", what, remedy, n, "winner", index, {"winners": meanings})
     else:
         remedy = "write a, b or tie, or say what the labels mean"
-        found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy)
+        is_few = is_unknown.sum() <= max(1, FEW_ROWS * len(rows)) and len(unknown) <= LISTED
+        are_labels = not hidden and max(map(len, unknown), default=0) <= _SHOWN_CHARACTERS
+        fix = {"winners": dict.fromkeys(unknown, _SKIP)} if is_few and are_labels else None
+        found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy, fix)
     signs: Ints = pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
     return signs
 
@@ -1077,11 +1151,13 @@ def _comparisons(
         remedy = "check the export: was a difference lost? They are kept"
         found.note("W131", what, remedy, n, rows=same.index)
     prompt, a, b = (texts[firsts[side]] for side in ("prompt", "first", "second"))
+    pairs = [sorted(pair, key=text_key) for pair in zip(a, b, strict=True)]
     if "comparison_id" not in firsts:
-        pairs = (sorted(pair, key=text_key) for pair in zip(a, b, strict=True))
         ids = [_digest("c", p, *pair) for p, pair in zip(prompt, pairs, strict=True)]
         firsts = firsts.assign(comparison_id=ids)
-    if "prompt_id" not in firsts:
+    if "prompt_id" not in firsts and all(text == "" for text in prompt):
+        firsts = firsts.assign(prompt_id=[_digest("p", *pair) for pair in pairs])
+    elif "prompt_id" not in firsts:
         of_prompt = {code: _digest("p", texts[code]) for code in firsts["prompt"].unique()}
         firsts = firsts.assign(prompt_id=firsts["prompt"].map(of_prompt))
     columns = {name: firsts[name].to_numpy() for name in ("comparison_id", "prompt_id")}
