@@ -257,6 +257,90 @@ def test_a_label_may_mean_that_there_is_no_vote():
     assert votes.dropped.groupby("reason")["n"].sum().to_dict() == {"skipped": 2}
 
 
+def read_in_all_ways(table):
+    """Judgments by the first command and by the further ones, after the question if there is one."""
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    error = caught.value
+    return error, [
+        Judgments.read(table, **fix) for fix in (error.fix, *(fix for _, fix in error.others))
+    ]
+
+
+@pytest.mark.parametrize(("a", "b"), [("A", "B"), (0, 1), ("first", "second"), ("1.0", "0.0")])
+@pytest.mark.parametrize("n_empty", [1, 5])
+@pytest.mark.parametrize("empty", [None, "", "NULL"])
+def test_empty_cells_are_ties_or_no_votes_as_the_user_says(a, b, n_empty, empty, tmp_path):
+    cells = [*labels(a, b)[:-n_empty], *[empty] * n_empty]
+    path = tmp_path / "votes.csv"
+    pd.DataFrame(texts() | {"rater": PEOPLE, "preferred": cells}).to_csv(path, index=False)
+    error, (skipped, tied, *_) = read_in_all_ways(path)
+    assert bool(error.question) == (a in (0, "1.0")) and len(error.others) == 1 + bool(error.question)
+    assert (skipped.n_votes, skipped.ties) == (N - n_empty, None)
+    assert skipped.dropped.groupby("reason")["n"].sum().to_dict() == {"skipped": n_empty}
+    assert (tied.n_votes, len(tied.ties.votes)) == (N - n_empty, n_empty)
+    named = error.fix["winners"] | {"NULL": "tie"}
+    both = [{**named, "": "tie"}, {label: side for label, side in named.items() if label}]
+    assert all(len(Judgments.read(path, winners=one).ties.votes) == n_empty for one in both)
+    signs = [1 if won else -1 for won in A_WON[:-n_empty]]
+    read = [judgments.votes["sign"].tolist() for judgments in (skipped, tied)]
+    assert read == [[-sign for sign in signs] if a == "1.0" else signs] * 2
+
+
+def test_rows_of_a_label_are_left_out_by_its_name_and_other_rows_are_counted():
+    sides = [*labels("leftvote", "rightvote")[:-2], "no idea", "rightvote"]
+    table = pd.DataFrame(texts() | {"ip": [f"10.4.1{who[1]}.7" for who in PEOPLE], "type": sides})
+    error, (skipped, tied) = read_in_all_ways(table)
+    assert error.fix["winners"] == {"no idea": "skip"} and "bad_rows" not in error.fix
+    assert (skipped.n_votes, tied.n_votes, len(tied.ties.votes)) == (N - 1, N - 1, 1)
+    assert skipped.n_annotators == 3
+    table.loc[3, "response_a"] = None
+    error, _ = read_in_all_ways(table)
+    assert error.fix["bad_rows"] == "drop" and "no response_a: 1 of 24 rows" in error.left_out
+
+
+def test_a_legend_counts_beside_the_meaning_of_an_empty_cell():
+    name = "Preference (1 = B is better, 5 = A is better)"
+    table = pd.DataFrame(texts() | {"rater": PEOPLE, name: [*labels(5, 1)[:-2], None, None]})
+    votes = Judgments.read(table, winners={"": "tie"})
+    assert len(votes.ties.votes) == 2
+    assert votes.votes["sign"].tolist() == [1 if won else -1 for won in A_WON[:-2]]
+
+
+def test_the_overall_ratings_come_first_and_other_pairs_are_offered():
+    ratings = zip(("tone_A", "tone_B", "overall_A", "overall_B"), [*numbers("2", "5")] * 2, strict=True)
+    table = pd.DataFrame(texts() | {"rater": PEOPLE} | dict(ratings))
+    table[["overall_A", "overall_B"]] = table[["overall_B", "overall_A"]].to_numpy()
+    table.loc[:2, ["overall_A", "tone_A", "tone_B"]] = "1"
+    table.loc[3:5, ["tone_A", "tone_B"]] = "1"
+    error, (overall, tone) = read_in_all_ways(table)
+    assert error.question and error.fix["columns"]["rating_a"] == "overall_A"
+    assert (overall.n_votes, tone.n_votes, len(tone.ties.votes)) == (N, N - 6, 6)
+    assert (overall.votes["sign"][6:].to_numpy() == -tone.votes["sign"].to_numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["a_b", "chosen"])
+def test_comparisons_without_prompts_are_known_by_their_pairs(kind, tmp_path):
+    table = pd.DataFrame(texts("question") | {"winner": labels("A", "B"), "annotator": PEOPLE})
+    table = pd.concat([table, table.assign(annotator="p3")]).drop(columns="question")
+    if kind == "chosen":  # a common beginning of both answers would be the prompt
+        table = table.replace("^a short", "This short", regex=True)
+        sides = zip(table["response_a"], table["response_b"], labels(1, -1) * 2, strict=True)
+        table[["chosen", "rejected"]] = [pair[:2][::way] for *pair, way in sides]
+        table = table[["chosen", "rejected", "annotator"]]
+    table = table.reset_index(drop=True)
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    assert caught.value.fix == {"columns": {"prompt": None}}
+    votes = Judgments.read(table, **caught.value.fix, attributes=["length:ratio=1.5"])
+    assert (votes.n_votes, votes.n_annotators, votes.n_comparisons) == (2 * N, 4, N)
+    assert votes.comparisons["prompt_id"].nunique() == N and {*votes.comparisons["prompt"]} == {""}
+    assert (votes.votes["sign"] == votes.delta[:, 0]).mean() == sum(LONG_WON) / N
+    assert {text[:7] for text in votes.comparisons["response_a"]} <= {"a long ", "a short", "This sh"}
+    votes.to_parquet(tmp_path / "votes.parquet")
+    assert Judgments.read(tmp_path / "votes.parquet").n_comparisons == N
+
+
 def test_two_numbers_whose_direction_nothing_says_are_asked_about():
     a, b = ([*column[1:], "3"] for column in numbers("4", "2.5"))
     table = pd.DataFrame(texts() | {"annotator": PEOPLE, "value 1": a, "value 2": b})
@@ -290,6 +374,9 @@ def test_keys_beside_counters_are_asked_about_and_other_trials_are_no_votes():
         "どちらとも言えない",
         "차이 없음",
         "无差异",
+        "bothbad_vote",
+        "both_bad",
+        "tie (bothbad)",
     ],
 )
 def test_a_word_for_a_tie_is_one(word):

@@ -79,6 +79,13 @@ RECORDS = {
             for name, value in dict(prompt=p, response_a=a, response_b=b, pick=[side], note="").items()
         ],
     },
+    "fields in a list called answers": lambda p, a, b, who, side: {
+        "user": who,
+        "answers": [
+            {"name": name, "value": value}
+            for name, value in dict(prompt=p, option_a=a, option_b=b, choice=side).items()
+        ],
+    },
     "answers under questions": lambda p, a, b, who, side: {
         "fields": {"prompt": p, "response_a": a, "response_b": b},
         "responses": {
@@ -112,6 +119,13 @@ RECORDS = {
         "type": {"A": "leftvote", "B": "rightvote"}[side],
         "states": [state(p, a), state(p, b)],
         "ip": who,
+    },
+    "answers beside tokens and offsets": lambda p, a, b, who, side: {
+        "question": {"full_text": p},
+        "labeler": who,
+        **{f"answer_{i}": text for i, text in enumerate((a, b))},
+        **{f"tokens_{i}": {"prefix": [], "completion": [7, 8, i]} for i in range(2)},
+        **{f"score_{i}": (0.5 - i) * {"A": 1, "B": -1}[side] for i in range(2)},
     },
     "a judge's request": lambda p, a, b, who, side: {
         "judge": who,
@@ -418,7 +432,8 @@ def test_a_header_that_tells_lengths_alone_stands_for_texts():
 )
 def test_a_survey_loses_no_question_by_the_length_of_an_answer(n_words, words):
     quoted = ("Which answer is better?\nA: {}\nB: {}".format(*pair) for pair in zip(A, B, strict=True))
-    columns = {f"{i}. {text}": [label] * 3 for i, (text, label) in enumerate(zip(quoted, labels()), 1)}
+    pairs = zip(quoted, labels(), strict=True)
+    columns = {f"{i}. {text}": [label] * 3 for i, (text, label) in enumerate(pairs, 1)}
     short = " ".join((words.split() * n_words)[:n_words])
     columns |= {f"9. Which one?\nA: {A[0]} plan B: {A[0]}\nB: {short}": ["A", "B", "No preference"]}
     columns |= {f"10. Which one?\nA: {short}\nB: {B[0]}": ["A", "B", "A"]}
@@ -612,6 +627,20 @@ def test_tables_of_a_database_are_joined_and_the_database_stays_as_it_is(tmp_pat
     assert (judgments.n_votes, judgments.dropped["n"].sum()) == (N, 1)
     assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["votes.db"]
+
+
+def test_ids_of_winners_and_losers_are_joined_with_their_texts(tmp_path):
+    texts = [
+        {"id": 2 * i + k, "prompt": prompt, "body": text}
+        for i, (prompt, *pair) in enumerate(zip(PROMPTS, A, B, strict=True))
+        for k, text in enumerate(pair)
+    ]
+    votes = [
+        {"id": i, "rater": who, "winner_id": 2 * i + (not won), "loser_id": 2 * i + won}
+        for i, (who, won) in enumerate(zip(WHO, A_WON, strict=True))
+    ]
+    (tmp_path / "elo.json").write_text(json.dumps({"responses": texts, "judgements": votes}))
+    assert counts(read(tmp_path / "elo.json")) == (N, 6, 3)
 
 
 OPEN_DOCUMENT = (

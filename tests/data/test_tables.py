@@ -164,6 +164,23 @@ def test_folders_of_data_sets_are_read_without_the_package(tmp_path):
     assert read_table(f"{tmp_path / 'hub'}:train").frame.to_dict("records") == ROWS
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "memory"])
+def test_the_names_of_class_labels_stand_for_their_numbers(kind, tmp_path):
+    names = {"_type": "ClassLabel", "names": ["response_a", "response_b", "tie"]}
+    info = {"info": {"features": {"preference": names, "other": {"_type": "Value"}}}}
+    numbers = pa.table({"preference": [1, 2, -1, 0], "other": [0, 1, 2, 3]})
+    source = arrow = numbers.replace_schema_metadata({"huggingface": json.dumps(info)})
+    if kind == "parquet":
+        pq.write_table(arrow, source := tmp_path / "votes.parquet")
+    elif kind == "arrow":
+        source = tmp_path / "votes.arrow"
+        with pa.ipc.new_stream(source, arrow.schema) as file:
+            file.write_table(arrow)
+    frame = read_table(source).frame
+    assert frame["preference"].map(str).tolist() == ["response_b", "tie", "nan", "response_a"]
+    assert frame["other"].tolist() == [0, 1, 2, 3]
+
+
 def test_a_name_on_the_hub_is_read_where_no_file_is(monkeypatch):
     datasets = pytest.importorskip("datasets")
     splits = {split: datasets.Dataset.from_list(ROWS) for split in ("dev", "test")}

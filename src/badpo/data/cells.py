@@ -458,9 +458,6 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
     """Return the columns that show most clearly which side was preferred, ranked by their cells and then by name."""
-    sides = [theirs[ours] for ours in PAIR[1:] if ours in theirs]
-    # rows without answers do not hold votes; an experiment may, for example, export other trials in the same file
-    frame = frame[frame[sides].notna().any(axis=1)] if sides else frame
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
         return (

@@ -39,6 +39,7 @@ from badpo.data.cells import (
     holds_texts,
     ids_in,
     is_chat,
+    is_message,
     likely_annotators,
     most_alike,
     require_size,
@@ -149,7 +150,7 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
 
     For the missing columns, the problem proposes columns with similar names or with the expected content.
     """
-    frame = table.frame
+    frame = _rows_with_answers(table.frame, theirs)
     fix = _propose_columns(frame, theirs, missing)
     columns = fix.get("columns", {})
     written = alike(missing, [name for name in frame if name not in theirs.values()])
@@ -174,7 +175,23 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
         where = f"{table.name}, found: {quoted}"
         return Problem("E101", what, where, remedy, len(missing), lengths=lengths[0])
     where = f"{table.name}, found: {quoted}"
+    if trees := [name for name in frame if frame[name].map(_is_tree_of_messages).any()]:
+        what = f'columns missing: {", ".join(missing)}; column "{trees[0]}" holds trees of chat messages'
+        remedy = "write one row for each vote with the columns prompt, response_a, response_b, winner, annotator; "
+        remedy += "the two responses are messages below the same message"
+        return Problem("E101", what, where, remedy, len(missing))
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
+
+
+def _is_tree_of_messages(cell: object) -> bool:
+    """Return whether a cell maps ids to chat messages, as in exports of chat programs."""
+    return isinstance(cell, dict) and len(cell) > 1 and all(map(is_message, cell.values()))
+
+
+def _rows_with_answers(frame: pd.DataFrame, theirs: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows with an answer; rows without answers, such as other trials of an experiment, hold no votes."""
+    sides = [theirs[ours] for ours in PAIR[1:] if ours in theirs]
+    return frame[frame[sides].notna().any(axis=1)] if sides else frame
 
 
 def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
@@ -227,6 +244,7 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
         sides = {**theirs, **columns}
         compared = [pair for pair in pairs if compare_answers(frame, pair)]
         labels = [name for name in free if name not in texts]
+        frame = _rows_with_answers(frame, sides)
         best = clearest_votes(frame, labels, sides)
         is_clearer = best != [] and clearness_of_votes(frame, best[0], sides) >= NAMES_SIDES
         if "annotator" not in theirs and find_pairs_of_annotators(frame, free):
@@ -532,7 +550,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     asked = layout if layout == "counts" else "rating" if is_told else None
     # if the answers are conversations, no column of prompts is needed, because the prompt is their shared beginning
     first = theirs.get("response_a")
-    has_chats = first is not None and bool(table.frame[first].map(is_chat).mean() >= NEARLY_ALL)
+    has_chats = first is not None and bool(table.frame[first].dropna().map(is_chat).mean() >= NEARLY_ALL)
     there = {*theirs, *["prompt"] * has_chats}
     lacks = {kind: [name for name in names if name not in there] for kind, names in REQUIRED.items()}
     others = [name for name in table.frame if name not in theirs.values()]
