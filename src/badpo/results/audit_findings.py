@@ -113,7 +113,8 @@ def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
         side = built_in_of(configs[name]).toward or _response_with_more(configs[name])
         chosen, other, prompt = (f"\u201c{pair[part]}\u201d" for part in ("chosen", "other", "prompt"))
         votes = f"{pair['n_chosen']} of {pair['n_votes']} votes were {way} {side}"
-        sentences[labels[name]] = f"Asked {prompt}, {votes}: {chosen} over {other}"
+        asked = f"Asked {prompt}, " if pair["prompt"] else ""
+        sentences[labels[name]] = f"{asked}{votes}: {chosen} over {other}"
     return sentences
 
 
