@@ -580,6 +580,9 @@ def test_wrong_places_are_told(tmp_path, judgments):
         DataError, match="badpo cannot remove 2 rows of the annotators from this file: 2, 4"
     ):
         forget("7", data=[tmp_path / "votes.csv.gz"])
+    pd.DataFrame({"annotator": ["7", "8"], "x": ["1", "2"]}).to_feather(tmp_path / "votes.feather")
+    with pytest.raises(DataError, match="badpo cannot remove 1 row of the annotators from this file: 1"):
+        forget("7", data=[tmp_path / "votes.feather"])
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ from badpo.data.tables import (
     ARROW_MARKS,
     DROPPED_KEY,
     OLDER_ENCODINGS,
-    PACKED,
     READERS,
     arrow_batches,
     decoded,
@@ -74,6 +73,8 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
     b"(\xb5/\xfd": lambda path, _: pa.CompressedInputStream(str(path), "zstd"),
     b"\x04\x22M\x18": lambda path, _: pa.CompressedInputStream(str(path), "lz4"),
 }
+# files from which badpo can remove rows
+_WITH_ROWS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 _ZIP = b"PK\x03\x04"
 _CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # archives that Python does not read
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
@@ -349,7 +350,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     kind = path.suffix.lower()
     # rows of a JSON object with several lists are computed from all lists, so a row cannot be removed from the file
     is_object = kind == ".json" and not isinstance(json.loads(decoded(path)[0]), list)
-    if theirs.any() and (path.is_dir() or is_object or kind in (".xlsx", *PACKED)):
+    if theirs.any() and (path.is_dir() or is_object or kind not in _WITH_ROWS):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
         # in a workbook with several sheets, each row number has the name of the sheet
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)

@@ -16,6 +16,7 @@ from badpo.data.problems import Json, counted
 from badpo.data.vocabulary import (
     ANSWER,
     OF_TEXTS,
+    PAIR,
     TEMPLATE_COLUMNS,
     columns_named,
     folded,
@@ -241,10 +242,10 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
     if is_one and not like_annotators([name]):
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
-    # in a list of objects with two keys, one of which is "value", the other key holds the names of the values
+    # in objects such as {"component_id": "prompt", "value": "Why?"}, any key may hold the name of the value
     first = next((one for each in lists for one in each if isinstance(one, dict)), {})
-    naming = [key for key in first if {*first} == {key, "value"} and not like_annotators([key])]
-    for key in [*_NAMING_KEYS, *naming]:
+    has_values = "value" in first and not like_annotators([*map(str, first)])
+    for key in [*_NAMING_KEYS, *(first if has_values else ())]:
         # a list of answers is split by position, unless each answer in the list names its side
         if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
             return {
@@ -275,9 +276,10 @@ def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
 
 
 def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
-    """Return whether the values under ``key`` name the two sides, such as ``Response A`` and ``Response B``."""
-    names = {one[key] for each in lists for one in each}
-    return {(side_of(name) or ("",))[0] for name in names} == {"a", "b"}
+    """Return whether the values under ``key`` are labels of the two sides, or names of columns of both sides."""
+    names = [*dict.fromkeys(one[key] for each in lists for one in each)]
+    sides = {(side_of(name) or ("",))[0] for name in names}
+    return sides == {"a", "b"} or {*PAIR[1:]} <= {*columns_named(names, PAIR)}
 
 
 def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
@@ -448,7 +450,7 @@ def records_in(value: Any) -> list[Json] | None:
     return None
 
 
-def joined_records(tables: Mapping[str, list[Json]]) -> dict[str, list[Json]]:
+def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], list[Json]]:
     """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
     The result has the lists that remain, under the names of the lists from which each was joined. An object that
@@ -470,7 +472,7 @@ def joined_records(tables: Mapping[str, list[Json]]) -> dict[str, list[Json]]:
                 used[name] += used[other]
                 del left[other]
                 break
-    return {" and ".join(used[name]): records for name, records in left.items()}
+    return {(*used[name],): records for name, records in left.items()}
 
 
 def _hold_votes(records: Sequence[Json]) -> bool:
@@ -492,22 +494,20 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collect
             by_id = {str(one.get(key)): one for one in named}
             if not 1 < len(by_id) == len(named):
                 continue
-            columns = [column for column in rows[0] if _names(column, key, noun)]
+            has_own_id = not melted and folded(key) == "id" and len({*_values(rows, key)}) == len(rows)
             columns = [
-                column for column in columns if all(str(row.get(column)) in by_id for row in rows)
+                column
+                for column in rows[0]
+                if _names(column, key, noun)
+                and not (has_own_id and column == key)
+                and all(str(row.get(column)) in by_id for row in rows)
             ]
             # ids of another list may have equal numbers by chance, so a column that is named after a list belongs to it
             words = {column: {*folded(column).split("_")} for column in columns}
             columns = [column for column in columns if noun in words[column]] or [
                 column for column in columns if words[column].isdisjoint(nouns)
             ]
-            is_own_id = (
-                not melted
-                and columns == [key]
-                and folded(key) == "id"
-                and len({*_values(rows, key)}) == len(rows)
-            )
-            if columns and not is_own_id:
+            if columns:
                 return [
                     _with_fields(row, {name: by_id[str(row[name])] for name in columns}, key, noun)
                     for row in rows

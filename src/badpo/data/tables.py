@@ -790,11 +790,13 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
         name: table.frame.to_dict("records") for name, table in tables.items() if len(table.frame) > 1
     }
     for used, rows in joined_records(records).items():
-        if used in records:
+        if len(used) == 1:
             continue
         frame = _frame_of_records(rows, path)
         if _has_votes_and_texts(frame, is_joined=True):
-            what = f"{used} joined by ids: {counted(len(rows), 'row')}"
+            what = f"{' and '.join(used)} joined by ids: {counted(len(rows), 'row')}"
+            if n_others := len(tables) - len(used):
+                what += f"; {counted(n_others, 'further table')} not read"
             legends = tuple(itertools.chain(*(table.legends for table in tables.values())))
             return Table(frame, str(path), legends=legends).noted("N102", what)
     return None

@@ -771,7 +771,10 @@ _NAMED_PAIRS = {
         rf"(?:{ANSWER}|conversation|conv|dialogue?|messages|chat|transcript|state)s?_{{}}(?:_(?:text|content|messages|body|value))?|"
         rf"{{}}(?:_(?:{ANSWER}))?(?:_(?:text|content|messages|body|value))?",
     ),
-    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
+    ("chosen", "rejected"): (
+        _WON,
+        rf"{{}}(?:_(?:{ANSWER}))?(?:_(?:text|content|messages|body|value))?|(?:{ANSWER})_{{}}",
+    ),
     ("rating_a", "rating_b"): (
         [*SIDES.items()],
         r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
