@@ -17,7 +17,7 @@ from badpo.data.privacy import pseudonym
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.reliability import estimate_class_merit
 from badpo.estimation.significance import class_offsets
-from badpo.results.audit_findings import care_sentence
+from badpo.results.audit_findings import reliability_sentence
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
 Measured = dict[str, float]
@@ -292,7 +292,7 @@ def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None
     result = run_audit(audited_table if change else to_judgments(table), pool)
     whole, rows = result.summary["pool"]["x"], result.annotators.set_index("annotator")
     # an annotator without votes has no flag
-    flags = rows[["flag", "flag_care"]]
+    flags = rows[["flag", "flag_reliability"]]
     rows = rows.reindex(people(pool.n_annotators)).assign(
         **{
             name: flag.reindex(people(pool.n_annotators), fill_value=False)
@@ -300,7 +300,7 @@ def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None
         }
     )
     figures = compare_with_truth(pool, whole, rows, true_deviations(votes, pool, rows))
-    low, high = whole["level_ci"] or (-np.inf, np.inf)
+    low, high = whole["shared_bias_ci"] or (-np.inf, np.inf)
     if "shown_first" in audited_table:
         figures = {"level": float(low <= pool.mean <= high)}
     elif pool.n_gold:
@@ -311,9 +311,9 @@ def measure_audit(pool: Pool, random: np.random.Generator, change: Change | None
     if np.ptp(votes.care):
         figures |= measure_reliability(votes, rows)
     if pool.camps:
-        figures["called_unreliable"] = float(rows["flag_care"].any())
-        if rows["flag_care"].any():
-            figures["taste_said"] = float("another taste" in care_sentence(result.summary))
+        figures["called_unreliable"] = float(rows["flag_reliability"].any())
+        if rows["flag_reliability"].any():
+            figures["taste_said"] = float("another taste" in reliability_sentence(result.summary))
     if pool.classes:
         figures |= class_tests(pool, random)
     return figures | {warning["code"]: 1.0 for warning in result.summary["warnings"]}
@@ -372,7 +372,7 @@ def compare_with_truth(
     holds = low is not None and low <= spread <= (np.inf if high is None else high)
     known = finite & np.isfinite(deviation)
     along = truth[known] @ truth[known]
-    equal = whole["equal_leans_p"]
+    equal = whole["equal_biases_p"]
     return {
         "slope": float(deviation[known] @ truth[known] / along) if along > 1e-9 else np.nan,
         "coverage": covers("ci_low", "ci_high", sure),
@@ -386,8 +386,10 @@ def compare_with_truth(
 
 def measure_reliability(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
     """Measure the coverage of reliability, and the flags for annotators with less than half the mean reliability."""
-    care, flag = votes.care / votes.care.mean(), rows["flag_care"].to_numpy(dtype=bool)
-    inside = ((rows["care_low"] <= care) & (care <= rows["care_high"]))[rows["care_low"].notna()]
+    care, flag = votes.care / votes.care.mean(), rows["flag_reliability"].to_numpy(dtype=bool)
+    inside = ((rows["reliability_low"] <= care) & (care <= rows["reliability_high"]))[
+        rows["reliability_low"].notna()
+    ]
     little = care < 0.5
     return {
         "care_coverage": float(inside.mean()),

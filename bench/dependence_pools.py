@@ -158,7 +158,7 @@ def measure_audit(scene: Scene, random: np.random.Generator, code: str = "") -> 
     flag, large = rows["flag"].eq(True).to_numpy(), np.abs(truth) > RHO
     of_tau = pool["tau_ci"]
     found = {
-        "equal": pool["equal_leans_p"],
+        "equal": pool["equal_biases_p"],
         "class_rejects": pool["class_test_p"],
     }
     figures = {name: float(p < ALPHA) for name, p in found.items() if p is not None}

@@ -125,7 +125,7 @@ def measure_audit(pool: OneVotePool, random: np.random.Generator) -> Measured:
     truth, wanted = bias - bias.mean(), np.arange(len(bias)) < pool.n_planted
     figures = {
         "refused": float(is_refused),
-        "unsplit": float(found["level"] is None and result.summary["flips"][0]["labels"] is None),
+        "unsplit": float(found["shared_bias"] is None and result.summary["flips"][0]["labels"] is None),
         "flags": float(flag.sum()),
         "false": float((flag & (np.abs(truth) <= RHO)).sum() / max(flag.sum(), 1)),
     }
@@ -135,7 +135,7 @@ def measure_audit(pool: OneVotePool, random: np.random.Generator) -> Measured:
         figures["sum_coverage"] = float(inside[rows["log_odds_low"].notna()].mean())
         figures["pooled_coverage"] = float(pooled["ci_low"] <= total <= pooled["ci_high"])
     if not is_refused:
-        figures["equal"] = float(found["equal_leans_p"] < ALPHA)
+        figures["equal"] = float(found["equal_biases_p"] < ALPHA)
         figures["caveat"] = float("less bias or" in found["caveat"])
         low, high = found["tau_ci"]
         if low is not None and not (pool.models or pool.n_clickers):
@@ -143,8 +143,8 @@ def measure_audit(pool: OneVotePool, random: np.random.Generator) -> Measured:
         if wanted.any():
             figures["found"] = float(flag[wanted].mean())
             figures["size"] = float(rows["deviation"] @ truth / (truth @ truth))
-        if pool.n_clickers and "care" not in found["refused"]:
-            clicked = rows["flag_care"].to_numpy(dtype=bool)
+        if pool.n_clickers and "reliability" not in found["refused"]:
+            clicked = rows["flag_reliability"].to_numpy(dtype=bool)
             figures["care_found"] = float(clicked[-pool.n_clickers :].mean())
             figures["care_false"] = float(clicked[: -pool.n_clickers].sum() / max(clicked.sum(), 1))
     return figures

@@ -10,7 +10,7 @@ folder = sys.argv[2] if len(sys.argv) > 2 else "runs/audit-example"
 result = audit(table, "length:ratio=1.5")
 for name, row in result.pool.iterrows():
     interval = f"log-odds {row['ci_low']:.2f} to {row['ci_high']:.2f}"
-    print(f"{name}: wins {row['carrier_wins']:.0%} of {row['n']:.0f} votes, {interval}")
+    print(f"{name}: wins {row['win_rate']:.0%} of {row['n']:.0f} votes, {interval}")
     print(f"{name}: annotators differ by tau = {row['tau']:.2f}")
 
 page = result.write(folder)

@@ -83,7 +83,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
     ]
     for name, row in measure_votes(judgments).items():
-        wins = f"chosen in {percent(row['carrier_wins'])} of the {row['n_cross']:,} votes"
+        wins = f"chosen in {percent(row['win_rate'])} of the {row['n_cross']:,} votes"
         lines.append(
             f"  toward {name}: {wins} in which only one response has it, log-odds {lean_text(row)}"
         )

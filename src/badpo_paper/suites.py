@@ -133,7 +133,7 @@ PLACES = {
     "recommended.": 2,
     # sources of the tables whose rows are votes, signatures or names
     "cross_share": PERCENT1,
-    "carrier_wins": PERCENT1,
+    "win_rate": PERCENT1,
     "log_odds": 2,
     "odds": 1,
     "top_share": PERCENT,
@@ -305,7 +305,7 @@ NAME_TOKENS = {
 }
 BEFORE_TRAINING = {
     "cross-group": "cross_share",
-    "response with it wins": "carrier_wins",
+    "response with it wins": "win_rate",
     "offline theta": "log_odds",
     "odds": "odds",
 }

@@ -23,7 +23,7 @@ ATTRIBUTE = Column("x", a="x_a", b="x_b")
 COLUMNS = (
     "annotator class model attribute component n_judgments n_cross n_informative raw_rate log_odds log_odds_low "
     "log_odds_high deviation se ci_low ci_high shrunk post_sd post_low post_high odds_ratio q_value prob_exceeds flag "
-    "status care care_low care_high flag_care agreement agreement_low agreement_high n_ties"
+    "status reliability reliability_low reliability_high flag_reliability agreement agreement_low agreement_high n_ties"
 )
 
 
@@ -69,7 +69,7 @@ def test_planted_leans_are_found(result, table):
     json.dumps(result.summary, allow_nan=False)
     # the common level is not known
     entry = result.summary["pool"]["length"]
-    assert (entry["level"], entry["level_ci"], entry["absolute"]) == (None, None, False)
+    assert (entry["shared_bias"], entry["shared_bias_ci"], entry["absolute"]) == (None, None, False)
     assert "not known" in entry["absolute_why"]
     assert abs(rows["deviation"].mean()) < 1e-6
 
@@ -107,7 +107,7 @@ def test_anchors_make_leans_absolute_unless_they_vote_at_random():
     result = audit(table, [ATTRIBUTE], anchors=[gold])
     entry = result.summary["pool"]["x"]
     assert entry["absolute"] and "1 annotator" in entry["absolute_why"] and "W418" not in codes(result)
-    assert entry["level_ci"][0] < drawn.deviation[1:].mean() < entry["level_ci"][1]
+    assert entry["shared_bias_ci"][0] < drawn.deviation[1:].mean() < entry["shared_bias_ci"][1]
     anchored = result.annotators.set_index("annotator").loc[gold]
     assert (anchored["status"], anchored["deviation"], anchored["flag"]) == ("anchored", 0.0, False)
     assert result.checks["anchors"]["n"] == 1
@@ -120,7 +120,7 @@ def test_anchors_make_leans_absolute_unless_they_vote_at_random():
 def test_anchors_who_differ_or_do_not_reach_everyone_are_not_believed_in_silence():
     table, lean = votes(900, 8, spread=1.5)
     result = audit(table, [Length()], anchors=[f"w{lean.argmin()}", f"w{lean.argmax()}"])
-    assert result.checks["anchors"]["equal_leans_p"]["length"] < 0.01 and "W407" in codes(result)
+    assert result.checks["anchors"]["equal_biases_p"]["length"] < 0.01 and "W407" in codes(result)
     result = audit(votes(900, 8, spread=0.0)[0], [Length()], anchor_class="staff")
     said, staff = result.checks["anchors"], result.annotators.query("`class` == 'staff'")
     assert (said["n"], said["class"]) == (4, "staff") and "W407" not in codes(result)
@@ -130,7 +130,7 @@ def test_anchors_who_differ_or_do_not_reach_everyone_are_not_believed_in_silence
     second[["annotator", "comparison_id", "prompt_id"]] += " other"
     result = audit(pd.concat([first, second]), [Length()], anchors=["w0"])
     entry = result.summary["pool"]["length"]
-    assert entry["level"] is None and "the annotators declared" in entry["absolute_why"]
+    assert entry["shared_bias"] is None and "the annotators declared" in entry["absolute_why"]
     assert "W408" in codes(result)
     within = result.annotators.groupby("component")["deviation"].mean()
     assert within.to_numpy() == pytest.approx([0, 0], abs=1e-9)
@@ -157,7 +157,7 @@ def test_an_order_that_few_judges_record_gives_a_level_where_they_record_both():
         table.loc[~table["annotator"].isin(["w0", "w1"]), "shown_first"] = None
         found[by_judge] = audit(table, [Position(), Length()])
     entry = found[False].summary["pool"]["position"]
-    assert (entry["level"], entry["absolute"]) == (None, False)
+    assert (entry["shared_bias"], entry["absolute"]) == (None, False)
     (unknown,) = [row for row in found[False].warnings if row["code"] == "W127"]
     assert unknown["count"] == 4 * 500
     rows = found[False].annotators
@@ -166,9 +166,9 @@ def test_an_order_that_few_judges_record_gives_a_level_where_they_record_both():
     assert informed[~of_position].all()
     entry = found[True].summary["pool"]["position"]
     assert entry["absolute"] and "votes on one comparison differ" in entry["absolute_why"]
-    (low, high), beyond = entry["level_ci"], entry["level_ci_beyond"]
+    (low, high), beyond = entry["shared_bias_ci"], entry["shared_bias_ci_beyond"]
     assert low < 1.0 < high < low + 1.0
-    assert beyond[0] < low and high < beyond[1] and entry["n_level"] == 2
+    assert beyond[0] < low and high < beyond[1] and entry["n_shared_bias"] == 2
 
 
 def test_where_only_some_show_both_orders_their_leans_count_from_their_own_mean():
@@ -176,7 +176,7 @@ def test_where_only_some_show_both_orders_their_leans_count_from_their_own_mean(
     one[["annotator", "comparison_id", "prompt_id", "response_a"]] += " too"
     result = audit(pd.concat([both, one]), [Position()])
     entry, rows = result.summary["pool"]["position"], result.annotators
-    assert (entry["level"], entry["absolute"]) == (None, False) and entry["equal_leans_p"] > 0.01
+    assert (entry["shared_bias"], entry["absolute"]) == (None, False) and entry["equal_biases_p"] > 0.01
     assert rows.groupby("component")["deviation"].mean().to_numpy() == pytest.approx([0, 0], abs=1e-9)
     assert rows["shrunk"].abs().max() < 0.4 and not rows["flag"].any()
 
@@ -230,7 +230,7 @@ def test_too_little_to_say_much(kind):
     result = audit(table, [Length()], quality="conditional")
     data, entry = result.summary["data"], result.summary["pool"]["length"]
     assert (data["n_judgments"], data["n_comparisons"]) == (len(table), table["comparison_id"].nunique())
-    assert entry["level"] is None and not result.annotators["flag"].any()
+    assert entry["shared_bias"] is None and not result.annotators["flag"].any()
     assert ("W111" in codes(result)) == (kind in ("one annotator", "one vote"))
     assert "nan" not in str(result).lower().split()
     if kind in ("one annotator", "unanimous"):
@@ -362,7 +362,7 @@ def test_reliability_is_shrunk_toward_the_mean_of_a_class():
     pool = Pool(900, 24, mean=0.0, classes=(12, 12), class_care=0.3)
     table = build_table(draw_votes(pool, np.random.default_rng(0)), pool)
     apart, together = (
-        audit(each, [ATTRIBUTE]).annotators.set_index("annotator")["care"].reindex(people(24))
+        audit(each, [ATTRIBUTE]).annotators.set_index("annotator")["reliability"].reindex(people(24))
         for each in (table, table.drop(columns="annotator_class"))
     )
     of_class, of_all = (each[12:].mean() - each[:12].mean() for each in (apart, together))

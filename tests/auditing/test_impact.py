@@ -99,20 +99,20 @@ def test_what_to_reread_of_whom_is_flagged():
     theirs = table["annotator"] == "w0"
     table["winner"] = table["winner"].mask(theirs, longer_side(table))
     judgments = Judgments.read(table, attributes=[Length()])
-    of_w0 = {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "care": 0.1}
+    of_w0 = {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "reliability": 0.1}
     found, nothing = (
         select_votes_to_reread(
-            judgments, Design(judgments), pd.DataFrame(of_w0 | {"flag": flag, "flag_care": flag})
+            judgments, Design(judgments), pd.DataFrame(of_w0 | {"flag": flag, "flag_reliability": flag})
         )
         for flag in (True, False)
     )
     assert not len(nothing)
-    assert found["about"].tolist() == ["length"] * 20 + ["care"] * 20
+    assert found["about"].tolist() == ["length"] * 20 + ["reliability"] * 20
     assert (found["annotator"] == pseudonyms(["w0"])[0]).all()
     others = table[~theirs].groupby("comparison_id")["winner"].agg("".join)
     for about, told in found.groupby("about"):
         gain, alone = told["log_likelihood_ratio"], np.log(0.5 / 3.5)
-        with_it = 0.1 * alone if about == "care" else alone + 2
+        with_it = 0.1 * alone if about == "reliability" else alone + 2
         assert gain.is_monotonic_decreasing
         assert gain.iloc[0] == pytest.approx(log_expit(with_it) - log_expit(alone))
         against = zip(others[told["comparison_id"]][:10], told["winner"], strict=False)

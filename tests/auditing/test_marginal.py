@@ -32,7 +32,7 @@ def test_coin_tosses_have_narrow_sums_and_nobody_is_flagged():
         and found["sum"]["n"] == rows["n_cross"].sum()
     )
     # what one vote per comparison does not tell
-    assert found["level"] is None and result.summary["flips"][0]["labels"] is None
+    assert found["shared_bias"] is None and result.summary["flips"][0]["labels"] is None
     assert result.summary["next"]["votes_needed"] == [] and "W411" in codes(result)
     assert found["sum"]["needed"] == pytest.approx(overlap_needed(0.5, 40, 0.5), rel=0.02)
 
@@ -52,7 +52,7 @@ def test_annotators_are_compared_only_if_comparisons_look_as_if_given_at_random(
     assert REFUSED[kind] in found["refused"]["flag"] and REFUSED[kind] in str(result).replace(
         "\n    ", " "
     )
-    assert found["tau"] is None and found["equal_leans_p"] is None and not rows["flag"].any()
+    assert found["tau"] is None and found["equal_biases_p"] is None and not rows["flag"].any()
     assert rows[["deviation", "shrunk", "post_low"]].isna().all(axis=None)
     assert rows["log_odds"].notna().any() and "W412" in codes(result)
     assert "bias and merit together" in people_html(result.summary, rows)
@@ -64,9 +64,9 @@ def test_annotators_who_differ_are_found_and_what_it_may_be_is_said():
     result = audit(table_of(CELLS["8 of 40 at 1.0 more or less, no quality"]), [X])
     found, flagged = result.summary["pool"]["x"], result.annotators["flag"].sum()
     assert (
-        found["equal_leans_p"] < 0.001
+        found["equal_biases_p"] < 0.001
         and 5 <= flagged <= 9
-        and found["refused"].keys() == {"flips", "care"}
+        and found["refused"].keys() == {"flips", "reliability"}
     )
     assert "less bias or is less reliable" in " ".join(str(result).split())
 
@@ -74,7 +74,9 @@ def test_annotators_who_differ_are_found_and_what_it_may_be_is_said():
 def test_models_that_are_named_tell_reliability():
     result = audit(table_of(CELLS["6 of 40 click, models named"], 1), [X])
     rows = result.annotators
-    assert rows["flag_care"].sum() >= 3 and rows["care"].mean() == pytest.approx(1, abs=0.2)
+    assert rows["flag_reliability"].sum() >= 3 and rows["reliability"].mean() == pytest.approx(
+        1, abs=0.2
+    )
     assert result.summary["pool"]["x"]["sum"]["beside_models"] and "strengths of the models" in str(
         result
     )
@@ -94,8 +96,8 @@ def test_a_bias_toward_the_side_shown_first_is_known_if_the_order_is_random(is_r
     result = audit(table, [X, Position()])
     found = result.summary["pool"]["position"]
     assert found["absolute"] == is_random
-    assert (found["level"] is not None) == is_random
-    assert not is_random or found["level_ci"][0] > 0.5
+    assert (found["shared_bias"] is not None) == is_random
+    assert not is_random or found["shared_bias_ci"][0] > 0.5
 
 
 def test_an_estimate_whose_interval_is_wide_is_none_and_its_shrunken_value_stays():

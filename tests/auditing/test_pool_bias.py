@@ -13,7 +13,7 @@ from badpo.auditing.pool_bias import scan_features as scan_measured
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
-NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
+NAMED = "name, scope, cross_share, n_cross, win_rate, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
 
 
 def scan_features(judgments: Judgments) -> list[dict]:
@@ -51,8 +51,8 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     found = pool.plain(pool.pool_attributes(judgments))
     for row, one in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
-        expected = [one.n_cross, one.n_clusters, one.carrier_wins]
-        assert of(row, "n_cross n_prompts carrier_wins") == expected
+        expected = [one.n_cross, one.n_clusters, one.win_rate]
+        assert of(row, "n_cross n_prompts win_rate") == expected
         assert of(row, "ci_low naive_ci_high") == [one.interval()[0], one.interval(naive=True)[1]]
         assert row["cross_share"] == one.n_cross / 600
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
@@ -70,10 +70,10 @@ def test_attributes_that_say_the_same_are_named():
 def test_votes_that_go_one_way_no_cross_group_vote_and_few_prompts():
     table = [row | {"winner": "a" if "**" in row["response_a"] else "b"} for row in rows(200)]
     bold, length, headers = pooled(table, on.Bold(), on.Length(), on.Headers())
-    assert of(bold, "carrier_wins log_odds odds ci_high") == [1.0, None, None, None]
+    assert of(bold, "win_rate log_odds odds ci_high") == [1.0, None, None, None]
     assert 0 < bold["ci_low"] < bold["naive_ci_low"]
     assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
-    assert of(headers, "n_cross interval carrier_wins ci_low") == [0, None, None, None]
+    assert of(headers, "n_cross interval win_rate ci_low") == [0, None, None, None]
     judgments = Judgments.read(rows(5), attributes=[on.Length(), on.Bold()])
     for row in pool.plain(pool.pool_attributes(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross cross_share log_odds interval") == [0, 0.0, None, None]
@@ -208,7 +208,7 @@ def test_small_and_rare_preferences_those_of_one_prompt_and_those_of_all():
     listed = [(row, row["response_a"].startswith("- ")) for row in phrased(400)]
     differ = [(row, has) for row, has in listed if has != row["response_b"].startswith("- ")]
     lists = scanned([row | {"winner": "ba"[has]} for row, has in differ])["lists"]
-    assert of(lists, "carrier_wins log_odds ci_high advice") == [1.0, None, None, "declare"]
+    assert of(lists, "win_rate log_odds ci_high advice") == [1.0, None, None, "declare"]
     judgments = Judgments.read(phrased(5))
     for row in pool.plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross advice ci_low") == [0, "nothing", None]

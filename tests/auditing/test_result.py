@@ -143,7 +143,10 @@ def test_the_terminal_quotes_a_pair_of_the_table_and_no_file_does(result, tmp_pa
         ("length.log_odds<=9.5e0", "length.log_odds<=9.5e0: log_odds is"),
         ("length.tau>-1", "length.tau>-1: tau is"),
         # votes alone know no level
-        ("length.level>-99", 'bound "length.level>-99" would test nothing: this audit has no level'),
+        (
+            "length.shared_bias>-99",
+            'bound "length.shared_bias>-99" would test nothing: this audit has no shared_bias',
+        ),
         ("width.tau>1", 'bound "width.tau>1" would test nothing: this audit has no width; it has l'),
         ("length.width>1", 'bound "length.width>1" would test nothing: this audit has no width; it'),
         ("length>1", 'bound "length>1": write ATTRIBUTE.FIGURE>NUMBER in quotes'),
@@ -159,7 +162,7 @@ def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
 
 
 def test_votes_that_all_went_one_way_pass_any_bound_and_only_plain_values_have_a_place(result):
-    row = result.summary["attributes"][0] | {"log_odds": None, "ci_high": None, "carrier_wins": 1.0}
+    row = result.summary["attributes"][0] | {"log_odds": None, "ci_high": None, "win_rate": 1.0}
     one_way = AuditResult(result.summary | {"attributes": [row]}, result.annotators)
     (told,) = one_way.beyond(["length.log_odds>50", "length.log_odds<50"])
     assert told.startswith("length.log_odds>50") and one_way.beyond("length.log_odds>50") == [told]

@@ -96,10 +96,10 @@ def test_a_lean_is_told_from_clicking_at_random_and_what_is_not_known_tells_noth
         sign = [1, 1, 1, 1, 1, random.choice([-1, 1]), -1 if i % 2 else 1]
         monitor.update(*closed(f"c{i}", "abcdexy", sign, [float(i % 2)]))
     found = monitor.table().set_index("annotator").loc[["x", "y"]]
-    assert found["reading"].tolist() == ["care", "lean"]
-    assert found["careless"].tolist() == [True, False]
+    assert found["reading"].tolist() == ["reliability", "bias"]
+    assert found["unreliable"].tolist() == [True, False]
     unknown = fed([closed(f"c{i}", "abcx", [1, 1, 1, -1], [np.nan]) for i in range(50)], ["length"])
-    assert (unknown.table()[["e_value", "e_careless"]] == 1).all(axis=None)
+    assert (unknown.table()[["e_value", "e_unreliable"]] == 1).all(axis=None)
 
 
 def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
@@ -183,7 +183,7 @@ def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, state):
     found, names = watch(table, [Length(), Markdown()], state), pseudonyms(["w0", "w1", "w2"])
     flagged = [(row["annotator"], row["toward"]) for row in found.summary["flagged"]["length"]]
     assert flagged == sorted(zip(names, ("more", "less"), strict=False))
-    assert [*found.summary["careless"]] == names[2:]
+    assert [*found.summary["unreliable"]] == names[2:]
     assert str(found).count("  biased") == 2
     assert found.summary["flagged"]["markdown"] == []
     said = (GUARANTEE, "All comparisons in the table were taken as closed.", *names)
@@ -282,4 +282,4 @@ def test_the_side_shown_first(table, state):
     assert list(found.summary["flagged"].values()) == [[]]
     assert found.table["n_informative"].sum() > 0
     # sides whose order is not known are not alike
-    assert (found.table["e_careless"] == 1).all()
+    assert (found.table["e_unreliable"] == 1).all()

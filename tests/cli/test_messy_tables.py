@@ -194,6 +194,6 @@ def test_a_messy_table_is_audited_or_answered(encoding, separator, header, form,
         n, n_wins = n + n_wins + n_first, 2 * n_wins + n_first
     assert length["n_cross"] == n
     is_confirmed = told != audit
-    wins = length["carrier_wins"]
+    wins = length["win_rate"]
     assert wins == pytest.approx(n_wins / n) or (is_confirmed and wins == pytest.approx(1 - n_wins / n))
     assert not any(who in result.output for who in ("Jürgen", "Ann Lee"))

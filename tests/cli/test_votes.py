@@ -72,12 +72,12 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     interval = " to ".join(f"{row[end]:.2f}" for end in ("ci_low", "ci_high"))
     told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % confidence interval {interval}"
     assert result.stderr == f"{told}\n"
-    for bound, message in (("length.level>1", "has no level; it has n"), ("length>1", "in quotes")):
+    for bound, message in (("length.shared_bias>1", "has no shared_bias; it has n"), ("length>1", "in quotes")):
         (tmp_path / bound).mkdir()
         result, folder = audited(table, tmp_path / bound, "--fail-on", bound, "--json")
         assert result.exit_code == 2 and message in json.loads(result.stdout)["error"]
         # what cannot be read is told before the audit
-        assert (folder / "audit.json").exists() == (bound == "length.level>1")
+        assert (folder / "audit.json").exists() == (bound == "length.shared_bias>1")
     refused = run("audit", tmp_path / "unread", "--out", tmp_path / "votes.parquet")
     assert refused.exit_code == 2 and f"such as {tmp_path / 'audit'}" in refused.stderr
     refused = run("report", tmp_path / "unread", "--out", tmp_path)
@@ -143,7 +143,7 @@ def test_a_remedy_is_a_command_that_works(table, tmp_path):
     for command in told["commands"]:
         again = run(*shlex.split(command)[1:])
         assert again.exit_code == OK, again.output
-        shares.append(summary_of(folder)["attributes"][0]["carrier_wins"])
+        shares.append(summary_of(folder)["attributes"][0]["win_rate"])
     assert sum(shares) == pytest.approx(1) and told["as_read"]
 
 

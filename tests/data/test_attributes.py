@@ -308,7 +308,7 @@ def test_counts_shares_and_examples_which_are_cut():
     (trial,) = trials([{"type": "length", "ratio": 2}])
     told = [trial[name] for name in ("attribute", "scope", "parameters", "n_cross", "cross_share")]
     assert told == ["length", "pair", {"ratio": 2.0}, 3, 0.6]
-    assert trial["carrier_wins"] == pytest.approx(2 / 3)
+    assert trial["win_rate"] == pytest.approx(2 / 3)
     assert trial["ci_low"] < trial["log_odds"] < trial["ci_high"]
     assert trial["examples"] == {"with": [LONGEST], "without": [SHORT]}
     (none,) = trials([{"type": "length"}], n_examples=0)
@@ -323,7 +323,7 @@ def test_counts_shares_and_examples_which_are_cut():
 def test_a_sweep_repeats_every_attribute():
     found = trials([{"type": "length"}], sweep=("ratio", ["1.5", 2, 4]))  # as text, too
     assert [trial["parameters"]["ratio"] for trial in found] == [1.5, 2.0, 4.0]
-    assert [trial["n_cross"] for trial in found] == [4, 3, 0] and found[-1]["carrier_wins"] is None
+    assert [trial["n_cross"] for trial in found] == [4, 3, 0] and found[-1]["win_rate"] is None
     with pytest.raises(ConfigError, match='no parameter "ration"'):
         trials([{"type": "length"}], sweep=("ration", [1.5]))
     with pytest.raises(ConfigError, match="name an attribute"):

@@ -434,6 +434,6 @@ def test_neither_the_order_nor_the_orientation_of_rows_matters(seed):
         assert judgments.n_votes + judgments.dropped["n"].sum() == len(rows)
     assert sorted(mixed.dropped.values.tolist()) == sorted(straight.dropped.values.tolist())
     for one, other in zip(straight.offline_log_odds(), mixed.offline_log_odds(), strict=True):
-        assert (one.n_cross, one.carrier_wins) == (other.n_cross, other.carrier_wins)
+        assert (one.n_cross, one.win_rate) == (other.n_cross, other.win_rate)
     parts = [judgments.split(0.5)[1].comparisons["comparison_id"] for judgments in (straight, mixed)]
     assert set(parts[0]) == set(parts[1])

@@ -31,7 +31,7 @@ def one(wins, clusters=None):
 
 def test_one_cluster_has_the_naive_interval_and_copies_leave_the_clustered_one():
     found = one([1] * 73 + [0] * 27, ["p"] * 100)
-    assert (found.n_cross, found.carrier_wins) == (100, 0.73)
+    assert (found.n_cross, found.win_rate) == (100, 0.73)
     assert (found.log_odds, found.odds) == pytest.approx((math.log(73 / 27), 73 / 27))
     half = 1.959964 * math.sqrt(1 / 73 + 1 / 27)
     naive = found.interval(naive=True)
@@ -51,7 +51,7 @@ def test_one_cluster_has_the_naive_interval_and_copies_leave_the_clustered_one()
 @pytest.mark.parametrize(("wins", "toward"), [([1] * 6, 1), ([0] * 6, -1)])
 def test_votes_that_all_go_one_way_have_a_bound_and_no_estimate(wins, toward):
     found = one(wins, list("aabbcc"))
-    assert found.carrier_wins == wins[0]
+    assert found.win_rate == wins[0]
     assert (found.log_odds, found.odds, found.se_naive) == (None, None, None)
     for interval, n_trials in ((found.interval(naive=True), 6), (found.interval(), 3)):
         bound = toward * logit(0.05 ** (1 / n_trials))

@@ -121,7 +121,7 @@ def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance(
     comparison, _, *rest = all_careless = drawn(NOBODY, NOBODY)
     unanimous = Votes(comparison, np.where(comparison % 2, 1, -1), *rest)
     few = all_careless.select(slice(40))
-    for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), (few, "few")):
+    for votes, why in ((all_careless, "unreliable"), (unanimous, "unanimous"), (few, "few")):
         care = fit_reliability(votes)
         assert care.unknown == why
         assert np.isnan(care.mean).all()

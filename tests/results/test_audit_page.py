@@ -144,7 +144,7 @@ def test_what_fewer_than_five_people_did_is_withheld_in_a_part_and_in_a_pool():
     told, text = shareable(summary), page_text(summary)
     pool, data = told["pool"]["length"], told["data"]
     assert not (told["warnings"] or told["scan"] or told["attributes"] or pool["classes"])
-    withheld = {pool["tau"], pool["equal_leans_p"], pool["recommendation"], data["unanimous_share"]}
+    withheld = {pool["tau"], pool["equal_biases_p"], pool["recommendation"], data["unanimous_share"]}
     assert withheld | set(data["agreement"].values()) == {None}
     assert "\u2013 of the comparisons" not in text and "quality None" not in text
 
@@ -280,13 +280,18 @@ def test_one_vote_is_no_lean_and_a_remedy_stands_apart_where_there_is_one():
 @pytest.mark.parametrize("n", [4, 5])
 def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
     pool = summary["pool"]["length"]
-    pool |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
-    pool |= {"n_people_level": n, "n_people_told": n}
+    pool |= {
+        "shared_bias": 0.5,
+        "shared_bias_ci": [0.1, 0.9],
+        "shared_bias_ci_beyond": None,
+        "n_shared_bias": n,
+    }
+    pool |= {"n_people_shared_bias": n, "n_people_estimated": n}
     told = shareable(summary)["pool"]["length"]
-    assert (told["level"] is None, told["tau"] is None) == (n < 5, n < 5)
+    assert (told["shared_bias"] is None, told["tau"] is None) == (n < 5, n < 5)
     assert ("0.50 (0.10 to 0.90" in page_text(summary)) == (n >= 5)
     # models alone, all of whom sided one way
-    pool |= {"n_people_told": 0, "n_estimated": 0, "n_insufficient": 0, "n_separated": 4}
+    pool |= {"n_people_estimated": 0, "n_estimated": 0, "n_insufficient": 0, "n_separated": 4}
     assert shareable(summary)["pool"]["length"]["tau"] is not None
 
 
@@ -349,7 +354,7 @@ def test_two_pages_tell_the_votes_of_a_removed_person_in_pools_that_the_page_nam
                 "n_cross": n,
                 "cross_share": 1.0,
                 "log_odds": log_odds,
-                "carrier_wins": some.sum() / n,
+                "win_rate": some.sum() / n,
             }
             summary["attributes"][0] |= row
             (told,) = shareable(summary)["attributes"]
@@ -414,7 +419,7 @@ def _finer_than(step: float, value: Any, key: str = "") -> Iterator[tuple[str, A
     elif isinstance(value, list):
         for entry in value:
             yield from _finer_than(step, entry, key)
-    elif isinstance(value, int | float) and key not in ("equal_leans_p", "class_test_p", "q_value"):
+    elif isinstance(value, int | float) and key not in ("equal_biases_p", "class_test_p", "q_value"):
         is_share = key.endswith("share") or key in ("agreement", "position")
         unit = 10 if isinstance(value, int) else 0.01 if is_share else step
         if not isinstance(value, bool) and abs(value / unit - round(value / unit)) >= 1e-6:
@@ -425,15 +430,15 @@ def _finer_than(step: float, value: Any, key: str = "") -> Iterator[tuple[str, A
 def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, step):
     """Of 1,200 votes; what is sure is said as the exact figures have it."""
     summary["data"]["judgments_per_annotator"]["most_of_people"] = most
-    exact = {"log_odds": 0.27, "ci_low": 0.11, "ci_high": 0.43, "carrier_wins": 0.567}
+    exact = {"log_odds": 0.27, "ci_low": 0.11, "ci_high": 0.43, "win_rate": 0.567}
     summary["attributes"][0] |= exact
     found = shareable(summary)
     assert found["step"] == step
     (row,) = found["attributes"]
     assert row["log_odds"] == pytest.approx(round(0.27 / step) * step)
-    assert row["carrier_wins"] == round(1 / (1 + np.exp(-row["log_odds"])), 2)
+    assert row["win_rate"] == round(1 / (1 + np.exp(-row["log_odds"])), 2)
     text = page_text(summary).replace("\u00a0%", "%")
-    assert f"toward length (ratio=1.5): the longer response won about {row['carrier_wins']:.0%}" in text
+    assert f"toward length (ratio=1.5): the longer response won about {row['win_rate']:.0%}" in text
     assert "about 1.3 to 1." in text
 
 
@@ -451,7 +456,7 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty():
 def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     summary["pool"]["length"] |= {"tau": None, "tau_ci": [None, None]}
     assert "reliability of 12 annotators with intervals" in people_html(summary, result.annotators)
-    unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high", "care"), np.nan)
+    unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high", "reliability"), np.nan)
     separated = {"status": "separated_high", "deviation": np.inf, "ci_high": np.inf}
     page = people_html(summary, result.annotators.assign(**unknown, **separated))
     assert (

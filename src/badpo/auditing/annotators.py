@@ -118,7 +118,7 @@ RELIABILITY_NOTES = {
         "any attribute"
     ),
     "few": "reliability is not known: too few votes are on comparisons whose sides do not differ in any attribute",
-    "careless": (
+    "unreliable": (
         "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators agree no "
         "more than by chance"
     ),
@@ -474,10 +474,10 @@ def annotator_table(
         "prob_exceeds": prob_exceeds,
         "flag": np.apply_along_axis(bayesian_fdr, 0, flag_probability, options.fdr),
         "status": biases.status,
-        "care": reliability.mean,
-        "care_low": reliability.quantile(0.025),
-        "care_high": reliability.quantile(0.975),
-        "flag_care": bayesian_fdr(low_probability, options.fdr),
+        "reliability": reliability.mean,
+        "reliability_low": reliability.quantile(0.025),
+        "reliability_high": reliability.quantile(0.975),
+        "flag_reliability": bayesian_fdr(low_probability, options.fdr),
         "agreement": agreement.agreement,
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
@@ -493,7 +493,14 @@ def annotator_table(
 MODEL_COLUMNS = [
     *("model", "attribute", "n_judgments", "n_cross", "n_informative", "raw_rate", "deviation"),
     *("ci_low", "ci_high", "shrunk", "post_low", "post_high", "flag", "status"),
-    *("care", "care_low", "care_high", "flag_care", "both_orders", "same_share"),
+    *(
+        "reliability",
+        "reliability_low",
+        "reliability_high",
+        "flag_reliability",
+        "both_orders",
+        "same_share",
+    ),
 ]
 
 
@@ -551,17 +558,17 @@ class StatusCounts(TypedDict):
     n_insufficient: int
     n_no_information: int
     n_separated: int
-    n_people_told: int
+    n_people_estimated: int
 
 
 class SharedBiasRow(TypedDict):
     """Shared bias with confidence intervals, numbers of annotators and people, and whether and why it is known."""
 
     level: float
-    level_ci: list[float] | None
-    level_ci_beyond: list[float] | None
-    n_level: int
-    n_people_level: int
+    shared_bias_ci: list[float] | None
+    shared_bias_ci_beyond: list[float] | None
+    n_shared_bias: int
+    n_people_shared_bias: int
     absolute: bool
     absolute_why: str
 
@@ -582,13 +589,13 @@ class PoolRow(StatusCounts, TauRow, SharedBiasRow):
 
     components: int
     n_flagged: int
-    is_beside_care: bool
+    is_beside_reliability: bool
     unit: float
     most_units: float
     reliability: float
     refused: dict[str, str]
     caveat: str
-    equal_leans_p: float
+    equal_biases_p: float
     is_divided: bool
     groups: list[GroupRow]
     classes: list[Json]
@@ -603,7 +610,7 @@ class ReliabilityRow(TypedDict):
 
     p_value: float
     spread: float
-    n_told: int
+    n_estimated: int
     n_flagged: int
     is_used: bool
     is_unknown: bool
@@ -675,7 +682,7 @@ def estimate_annotators(
     table = annotator_table(design, narrow, shrunken_biases, reliability, options, each)
     camps = _test_camps(design, table) if has_identities else Camps(np.nan, np.nan, np.nan)
     if camps.are_found:
-        table["flag_care"] = False
+        table["flag_reliability"] = False
     reliability_row, is_open = None, False
     if has_identities:
         is_used = bool(lines) and not reliability.unknown
@@ -699,14 +706,14 @@ def estimate_annotators(
             "components": graphs[name]["n"],
             **_count_statuses(design, narrow, j),
             "n_flagged": table["flag"][table["attribute"] == name].sum(),
-            "is_beside_care": j in lines and not reliability.unknown,
+            "is_beside_reliability": j in lines and not reliability.unknown,
             "unit": design.unit[j],
             "most_units": design.most_units[j],
             **build_tau_row(shrunken),
             "reliability": np.nan if np.isnan(known.tau) else known.reliability,
             "refused": _list_refused_figures(shrunken, sums, bool(biases.absolute[j])),
             "caveat": _write_caveat(sums, bool(biases.absolute[j])),
-            "equal_leans_p": equal_p[j],
+            "equal_biases_p": equal_p[j],
             "is_divided": len(groups) > 0,
             "groups": groups,
             "classes": comparison.rows,
@@ -728,7 +735,7 @@ def estimate_annotators(
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graphs},
         "anchors": _build_anchors_row(design, anchored, options) if anchored.any() else None,
-        "care": reliability_row,
+        "reliability": reliability_row,
     }
     if sums is not None:
         # comparisons have one annotator, so there are no majorities
@@ -803,13 +810,13 @@ def _list_refused_figures(
     if sums is not None:
         refused["flips"] = NO_MAJORITIES
     if sums is not None and sums.reliability is None:
-        refused["care"] = UNRELIABLE
+        refused["reliability"] = UNRELIABLE
     return refused
 
 
 def _test_camps(design: Design, table: pd.DataFrame) -> Camps:
     """Test whether annotators share one taste; annotators with low estimated reliability may have a different taste."""
-    is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_care"]
+    is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_reliability"]
     votes = design.votes._replace(comparison=design.comparison).select(design.is_first)
     return find_camps(votes, is_flagged.reindex(design.annotators))
 
@@ -834,8 +841,8 @@ def _build_reliability_row(
     return {
         "p_value": p_value,
         "spread": reliability.between_sd,
-        "n_told": 0 if reliability.unknown else (reliability.n_votes >= FEWEST).sum(),
-        "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
+        "n_estimated": 0 if reliability.unknown else (reliability.n_votes >= FEWEST).sum(),
+        "n_flagged": table.loc[table["flag_reliability"], "annotator"].nunique(),
         "is_used": is_used,
         "is_unknown": bool(reliability.unknown),
         "is_hardly_known": is_used and known == "hardly",
@@ -921,7 +928,7 @@ def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCoun
         "n_insufficient": n["insufficient"],
         "n_no_information": n["no_cross"] + n["no_information"],
         "n_separated": n["separated_high"] + n["separated_low"],
-        "n_people_told": people_status.isin(ESTIMATED).sum(),
+        "n_people_estimated": people_status.isin(ESTIMATED).sum(),
     }
 
 
@@ -953,11 +960,11 @@ def _build_shared_bias_row(
     if is_known and ends[0] is None:
         mean, why = np.nan, TOO_WIDE
     return {
-        "level": mean,
-        "level_ci": ends[0],
-        "level_ci_beyond": ends[1],
-        "n_level": n,
-        "n_people_level": (is_used & design.is_person).sum(),
+        "shared_bias": mean,
+        "shared_bias_ci": ends[0],
+        "shared_bias_ci_beyond": ends[1],
+        "n_shared_bias": n,
+        "n_people_shared_bias": (is_used & design.is_person).sum(),
         "absolute": is_known,
         "absolute_why": why,
     }
@@ -969,7 +976,7 @@ def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -
     votes = design.votes.select(cast)
     prompt = None if design.prompt is None else design.prompt[cast]
     equal_p = equal_bias_p_value(votes, fit_conditional(votes), prompt)
-    counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_leans_p": equal_p}
+    counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_biases_p": equal_p}
     return {
         "n": anchored.sum(),
         "n_people": (anchored & design.is_person).sum(),

@@ -112,7 +112,7 @@ def check_agreement(
 ) -> None:
     """Report different tastes, votes without disagreement and votes at random."""
     camps = estimates.camps
-    findings.where = "checks.care"
+    findings.where = "checks.reliability"
     findings.add(
         "W419",
         camps.are_found,
@@ -168,7 +168,7 @@ def check_anchors(
     name, anchors = design.attributes[j], estimates.checks["anchors"]
     if not anchors:
         return
-    pool, p_value = estimates.pool[name], anchors["equal_leans_p"][name]
+    pool, p_value = estimates.pool[name], anchors["equal_biases_p"][name]
     findings.add(
         "W407",
         p_value < ANCHORS_DIFFER,
@@ -183,7 +183,7 @@ def check_anchors(
         "have an anchor judge comparisons that the other annotators judge; until then biases are measured from the "
         "mean of each annotator's group",
     )
-    is_wide = pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2
+    is_wide = pool["shared_bias_ci"] is None or np.diff(pool["shared_bias_ci"])[0] > 2
     findings.add(
         "W418",
         pool["absolute"] and not design.is_judgment_attribute[j] and is_wide,
@@ -223,7 +223,7 @@ def check_estimates(
         "have annotators of different groups judge the same comparisons; the column component of annotators.parquet "
         "has the group of each annotator",
     )
-    n_informative, p_value = int(design.informative[:, j].sum()), pool["equal_leans_p"]
+    n_informative, p_value = int(design.informative[:, j].sum()), pool["equal_biases_p"]
     although = f", although a test finds that they differ (p = {p_value:.2g})"
     findings.add(
         "W409",
@@ -239,7 +239,7 @@ def check_reliability(
 ) -> None:
     """Report differences that may be due to reliability instead of bias."""
     name, checks = design.attributes[j], estimates.checks
-    pool, reliability = estimates.pool[name], checks["care"]
+    pool, reliability = estimates.pool[name], checks["reliability"]
     is_open = pool["sum"] is None and (reliability["is_unknown"] or reliability["is_hardly_known"])
     needs_reliability = not pool["absolute"] or (
         checks["anchors"] and not design.is_judgment_attribute[j]

@@ -137,15 +137,15 @@ def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataF
     total, n = (np.bincount(comparison, each)[comparison] for each in (sign, None))
     quality = sign * 2 * np.arctanh((total - sign) / n)
     table = table.assign(about=table["attribute"])
-    biased = table[table["flag"]].assign(care=1.0)
-    unreliable = table[table["flag_care"]].drop_duplicates("annotator")
-    flags = pd.concat([biased, unreliable.assign(about="care", shrunk=0.0)])
+    biased = table[table["flag"]].assign(reliability=1.0)
+    unreliable = table[table["flag_reliability"]].drop_duplicates("annotator")
+    flags = pd.concat([biased, unreliable.assign(about="reliability", shrunk=0.0)])
     rows, votes = [], [np.empty(0, dtype=int)]
     for flag in flags.to_dict("records"):
         cast = np.flatnonzero(design.annotators[design.annotator] == flag["annotator"])
         j = design.attributes.index(flag["attribute"])
         toward = sign[cast] * design.delta[cast, j]
-        expected = log_expit(flag["care"] * quality[cast] + flag["shrunk"] * toward)
+        expected = log_expit(flag["reliability"] * quality[cast] + flag["shrunk"] * toward)
         gain = expected - log_expit(quality[cast])
         most = np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]
         rows += [(flag["annotator"], flag["about"], ratio) for ratio in gain[most]]

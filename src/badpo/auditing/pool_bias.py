@@ -70,7 +70,7 @@ def pool_attributes(
         ``n_annotators``: annotators who cast these judgments; ``n_people``: the annotators who are not models;
         ``n_people_least``: people who chose the less popular side; ``is_dominated``: whether few people cast most
         votes of people (`badpo.data.privacy`); ``differs_by_few``: see `find_revealing_rows`; ``n_prompts``:
-        number of prompts; ``carrier_wins``: share of the judgments that the response with the attribute won;
+        number of prompts; ``win_rate``: share of the judgments that the response with the attribute won;
         ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 % confidence interval for these annotators on other
         prompts, clustered by prompt (`badpo.estimation.log_odds`); ``population_ci``: 95 % confidence interval for a
         population of annotators; ``interval``: "clustered", "small-cluster" (clustered, on fewer than 50 prompts),
@@ -190,7 +190,7 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
         "cross_share": pooled.n_cross / max(1, n_votes),
         "n_cross": pooled.n_cross,
         "n_prompts": pooled.n_clusters,
-        "carrier_wins": pooled.carrier_wins,
+        "win_rate": pooled.win_rate,
         "log_odds": pooled.log_odds,
         "ci_low": low,
         "ci_high": high,
@@ -324,7 +324,7 @@ LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
 FALSE_ALARMS = 0.1
-SCANNED = "n_cross", "cross_share", "carrier_wins", "log_odds"
+SCANNED = "n_cross", "cross_share", "win_rate", "log_odds"
 
 
 def measure_undeclared_features(judgments: Judgments) -> Judgments:
@@ -427,7 +427,7 @@ def _advise(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
     large, alone or adjusted, and the feature is either significant or as common. "nothing": all other features.
     """
     is_common = alone["cross_share"] >= COMMON_SHARE
-    is_large = alone["n_cross"] > 0 and abs(logit(alone["carrier_wins"])) >= LARGE_LOG_ODDS
+    is_large = alone["n_cross"] > 0 and abs(logit(alone["win_rate"])) >= LARGE_LOG_ODDS
     large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS
     sure_beyond = beyond is not None and (beyond.low > 0 or beyond.high < 0)
     if is_sure and is_large and is_common and (large_beyond or beyond is None):

@@ -28,7 +28,7 @@ REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
 PEOPLE_TABLE = "people.csv"
-_FIGURES = ("carrier_wins", "log_odds", "ci_low", "ci_high")
+_FIGURES = ("win_rate", "log_odds", "ci_low", "ci_high")
 _ENDS = ("tau_low", "tau_high")
 _POOL = {"name": "attribute", "n_cross": "n"}
 _POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
@@ -239,7 +239,7 @@ class AuditResult:
         rows = self._rows
         row = rows.get(name, {})
         if row.get("n_cross") and row["log_odds"] is None and row["interval"] != "too wide":
-            row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
+            row["log_odds"] = math.inf if row["win_rate"] else -math.inf
         figures = [key for key, value in row.items() if type(value) in (int, float)]
         for wanted, known in ((name, rows), (figure, figures)):
             if wanted not in known:

@@ -46,7 +46,7 @@ class AuditMonitor:
     """Sequential test for each annotator and attribute (an e-process), updated with each closed comparison.
 
     The false discovery rate is at most alpha at any number of looks, for the flags, for the flags with the reading
-    "lean" (bias), and for the annotators called careless (unreliable). The guarantee fails if somebody closes a
+    "bias", and for the annotators called unreliable (unreliable). The guarantee fails if somebody closes a
     comparison because of its votes.
 
     Parameters
@@ -167,10 +167,10 @@ class AuditMonitor:
             attribute and are not unanimous; ``e_value``: evidence against the hypothesis that the annotator votes
             like the co-voters; ``toward``: "more" or "less" of the attribute than the co-voters, the direction of the
             evidence; ``flag``: significant among all annotators and attributes (e-BH); ``reading`` of a flag: "lean"
-            (bias, which random responding does not explain), "care" (low reliability) or "open" (either).
-            ``e_careless``: evidence against the hypothesis that the annotator is as reliable as the co-voters, from
-            comparisons whose sides do not differ; ``careless``: significant by ``e_careless``. Both are equal in all
-            rows of an annotator.
+            (bias, which random responding does not explain), "reliability" (low reliability) or "open" (either).
+            ``e_unreliable``: evidence against the hypothesis that the annotator is as reliable as the co-voters, from
+            comparisons whose sides do not differ; ``unreliable``: significant by ``e_unreliable``. Both are equal in
+            all rows of an annotator.
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
@@ -179,20 +179,20 @@ class AuditMonitor:
         log_e, log_reliability = log_e_values(ratios), log_e_values(reliability)
         bias = bias_e_values(log_e, log_e_values(chance), log_reliability)
         n_informative, each = n_informative[:, 0].astype(int), len(self.attributes)
-        careless = np.repeat(e_bh(log_reliability[::each], self.alpha), each)
+        unreliable = np.repeat(e_bh(log_reliability[::each], self.alpha), each)
         flag, is_biased = e_bh(log_e, self.alpha), e_bh(bias, self.alpha)
         less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))
         toward = np.select([n_informative == 0, more >= less], ["", "more"], "less")
-        reading = np.select([~flag, is_biased, careless], ["", "lean", "care"], "open")
-        e_value, e_careless = np.exp(np.minimum([log_e, log_reliability], _LARGEST_LOG))
+        reading = np.select([~flag, is_biased, unreliable], ["", "bias", "reliability"], "open")
+        e_value, e_unreliable = np.exp(np.minimum([log_e, log_reliability], _LARGEST_LOG))
         columns = {
             "n_informative": n_informative,
             "e_value": e_value,
             "toward": toward.astype(object),
             "flag": flag,
             "reading": reading.astype(object),
-            "e_careless": e_careless,
-            "careless": careless,
+            "e_unreliable": e_unreliable,
+            "unreliable": unreliable,
         }
         return pd.DataFrame(columns, rows).reset_index()
 
@@ -265,8 +265,8 @@ MEANING = (
     "may look like low reliability."
 )
 _READINGS = {
-    "lean": "biased",
-    "care": "unreliable",
+    "bias": "biased",
+    "reliability": "unreliable",
     "open": "biased or unreliable, not yet decided",
 }
 _NAMED = 10
@@ -277,8 +277,8 @@ class WatchResult:
     """Findings of one look at the votes that have been cast so far.
 
     ``summary`` is the output of `badpo watch --json`: counts, the flagged annotators of each attribute with the
-    reading of each flag ("lean", "care" or "open"), the unreliable annotators (``careless``) and warnings. ``table``
-    is the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
+    reading of each flag ("bias", "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings.
+    ``table`` is the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
     """
 
     summary: Json
@@ -301,9 +301,9 @@ class WatchResult:
                 f"{_READINGS[row['reading']]}"
                 for row in flagged
             ]
-        careless = summary["careless"].items()
-        lines += ["", f"unreliable: {counted(len(careless), 'annotator')}"]
-        lines += [f"  {name}  e-value {e_value:.3g}" for name, e_value in careless]
+        unreliable = summary["unreliable"].items()
+        lines += ["", f"unreliable: {counted(len(unreliable), 'annotator')}"]
+        lines += [f"  {name}  e-value {e_value:.3g}" for name, e_value in unreliable]
         lines += ["", *(f"{problem['code']} {problem['what']}" for problem in summary["warnings"])]
         return "\n".join([*lines, summary["rule"], MEANING, GUARANTEE])
 
@@ -389,7 +389,7 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
         remedy = "have several annotators judge the same comparisons"
         warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
     columns = ["annotator", "toward", "e_value", "n_informative", "reading"]
-    flagged, careless = table[table["flag"]], table[table["careless"]]
+    flagged, unreliable = table[table["flag"]], table[table["unreliable"]]
     summary = look | {
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
@@ -398,7 +398,7 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
             name: flagged.loc[flagged["attribute"] == name, columns].to_dict("records")
             for name in monitor.attributes
         },
-        "careless": dict(zip(careless["annotator"], careless["e_careless"], strict=True)),
+        "unreliable": dict(zip(unreliable["annotator"], unreliable["e_unreliable"], strict=True)),
         "warnings": [vars(problem) for problem in warnings],
         "rule": f"Annotators are listed by pseudonym. The false discovery rate (e-BH) is at most {monitor.alpha:.0%} "
         "for the flags, for the biased annotators and for the unreliable annotators.",

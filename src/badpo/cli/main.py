@@ -215,7 +215,7 @@ def attributes_test(
     configs = [parsed_attribute(text) for text in attribute or []]
     judgments = Judgments.read(data, **reading)
     trials = attribute_trials(judgments, configs, sweep=options.parse_sweep(sweep), n_examples=examples)
-    figures = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
+    figures = ("cross_share", "n_cross", "win_rate", "log_odds", "ci_low", "ci_high")
     columns = ("attribute", "parameters", *figures)
     heading = (
         *("attribute", "parameters", "responses differ", "judgments"),

@@ -304,7 +304,7 @@ def attribute_trials(
     list of dict
         One entry for each attribute and value: ``attribute``, ``parameters``, ``scope``, ``problem`` (the reason why
         nothing can be estimated, or None), ``n_cross`` (number of judgments whose sides differ), ``cross_share`` (share
-        of these among all judgments), ``carrier_wins`` (share of these in which the side with the attribute wins),
+        of these among all judgments), ``win_rate`` (share of these in which the side with the attribute wins),
         ``log_odds``, ``ci_low`` and ``ci_high`` (95 % confidence interval, clustered by prompt), and ``examples`` (the
         beginnings of responses ``with`` and ``without`` the attribute, from comparisons whose sides differ). If all
         votes are for the side with the attribute, or all are against it, the log-odds and one end of the interval are
@@ -320,7 +320,7 @@ def attribute_trials(
     >>> rows = [{"prompt": "Why?", "chosen": "because it is so", "rejected": "so"},
     ...         {"prompt": "How?", "chosen": "so", "rejected": "in the usual way"}]
     >>> trial, = attribute_trials(Judgments.read(rows), [{"type": "length"}])
-    >>> trial["n_cross"], trial["carrier_wins"], trial["examples"]["without"]
+    >>> trial["n_cross"], trial["win_rate"], trial["examples"]["without"]
     (2, 0.5, ['so'])
     """
     if not configs:
@@ -351,7 +351,7 @@ def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
         "scope": attribute.scope,
         "problem": [*faults, None][0],
         "cross_share": odds.n_cross / measured.n_votes,
-        **{name: getattr(odds, name) for name in ("n_cross", "carrier_wins", "log_odds")},
+        **{name: getattr(odds, name) for name in ("n_cross", "win_rate", "log_odds")},
         **{"ci_low": low, "ci_high": high},
         "examples": {
             side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples]

@@ -46,7 +46,7 @@ class LogOdds:
     ----------
     n_cross : int
         Number of cross-group judgments, whose sides differ in the attribute.
-    carrier_wins : float or None
+    win_rate : float or None
         Share of these judgments in which the side with more of the attribute won; None if there are none.
     log_odds : float or None
         log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None without votes,
@@ -62,7 +62,7 @@ class LogOdds:
     """
 
     n_cross: int
-    carrier_wins: float | None
+    win_rate: float | None
     log_odds: float | None
     n_clusters: int = 0
     se_naive: float | None = None
@@ -86,7 +86,7 @@ class LogOdds:
                 return None, None
             # lowest log-odds at which n wins in n trials have at least the error probability: p^n = 1 - level
             bound = float(logit((1 - level) ** (1 / n_trials)))
-            return (bound, None) if self.carrier_wins else (None, -bound)
+            return (bound, None) if self.win_rate else (None, -bound)
         se, df = self.se_clustered, self.df
         if naive:
             se, df = self.se_naive, math.inf
@@ -132,7 +132,7 @@ def offline_log_odds(
     Three of four cross-group votes go to the longer side:
 
     >>> pooled, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
-    >>> pooled.n_cross, pooled.carrier_wins, round(pooled.log_odds, 3), round(pooled.odds, 3)
+    >>> pooled.n_cross, pooled.win_rate, round(pooled.log_odds, 3), round(pooled.odds, 3)
     (4, 0.75, 1.099, 3.0)
     """
     wins = np.asarray(sign, float)[:, None] * np.asarray(delta, float) > 0

@@ -66,7 +66,7 @@ class Reliability(Mixture):
     between_sd : float
         Between-annotator standard deviation of reliability, without random responders.
     unknown : str
-        Why nothing is known: "few" votes, "careless" or "unanimous" annotators; empty otherwise.
+        Why nothing is known: "few" votes, "unreliable" or "unanimous" annotators; empty otherwise.
     n_votes : int array of shape (m,)
         Number of votes from which reliability is estimated.
     scale : float
@@ -286,7 +286,7 @@ def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
         return np.nan, "few"
     scale, gain = votes.fit_common_slope()
     if gain < LEAST_GAIN:
-        return scale, "careless"
+        return scale, "unreliable"
     return scale, "unanimous" if scale > LARGEST_SLOPE else ""
 
 

@@ -70,10 +70,10 @@ def is_unsplit(pool: Json) -> bool:
     return bool(pool.get("sum")) and not pool["absolute"]
 
 
-def care_sentence(summary: Json) -> str:
+def reliability_sentence(summary: Json) -> str:
     """Describe how reliable annotators are, and how a reliability flag differs from a bias flag."""
-    care = summary["checks"]["care"]
-    return _sentence("care", care=care) if care else ""
+    reliability = summary["checks"]["reliability"]
+    return _sentence("reliability", reliability=reliability) if reliability else ""
 
 
 def impact_sentences(summary: Json) -> list[str]:
@@ -169,7 +169,7 @@ def _write_pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
     spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
     sentences = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []
     sentences.append(("Annotators", spread))
-    if pool["level"] is None:
+    if pool["shared_bias"] is None:
         why = shown(pool["absolute_why"], _LONGEST_REASON)
         sentences.append(("Not known", f"The bias that all annotators share is {why}."))
     else:

@@ -28,12 +28,12 @@ from badpo.results.audit_findings import (
     action,
     attribute_findings,
     audit_labels,
-    care_sentence,
     impact_sentences,
     is_sure,
     model_sentence,
     pair_sentences,
     person_sentence,
+    reliability_sentence,
 )
 from badpo.results.charts import (
     OWN,
@@ -80,7 +80,7 @@ _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
 }
-_PROBABILITIES = {"size_p", "annotators_p", "equal_leans_p", "class_test_p", "p_value", "q_value"}
+_PROBABILITIES = {"size_p", "annotators_p", "equal_biases_p", "class_test_p", "p_value", "q_value"}
 # Share of a whole from which a rounded count is described as "most".
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
@@ -114,7 +114,7 @@ def audit_html(summary: Json) -> str:
         verdicts=attribute_findings(content),
         leans=draw_bias_figure(content),
         figures=[*filter(None, (draw_class_figure(content), draw_model_figure(content)))],
-        care=care_sentence(content),
+        reliability=reliability_sentence(content),
         worth=impact_sentences(content),
     )
 
@@ -138,7 +138,7 @@ def shareable(summary: Json) -> Json:
     )  # attributes whose pool figures are about few people; None stands for all attributes together
     for name, pool in pools.items():
         n_estimated = sum(pool[f"n_{kind}"] for kind in _ESTIMATED_STATUSES)
-        if is_about_few(n_estimated, pool["n_people_told"]) or name in dominated:
+        if is_about_few(n_estimated, pool["n_people_estimated"]) or name in dominated:
             few |= {name, None}
     largest = 0.0
     if data["has_annotators"]:
@@ -175,7 +175,7 @@ def shareable(summary: Json) -> Json:
             row["log_odds"] is not None
         ):  # computed from the rounded log-odds, so that it adds no further digits
             share = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
-            row |= {"carrier_wins": share, "odds": share / (1 - share)}
+            row |= {"win_rate": share, "odds": share / (1 - share)}
     return result
 
 
@@ -197,7 +197,7 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
         return True
     if not data["has_annotators"]:
         # the bound is the number of votes, because each vote may be from a different person
-        share = row.get("carrier_wins")
+        share = row.get("win_rate")
         return share is not None and round(row["n_cross"] * min(share, 1 - share)) < FEWEST_ANNOTATORS
     n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
     return (
@@ -262,7 +262,7 @@ def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
     withheld = withheld_classes(sizes)
     classes = [row for row in classes if row["class"] not in withheld]
     sizes = {str(i): row["n_people"] for i, row in enumerate(groups)}
-    withheld = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
+    withheld = withheld_classes(sizes, pool["n_people_estimated"] - sum(sizes.values()))
     groups = [row for i, row in enumerate(groups) if str(i) not in withheld]
     content = pool | {"classes": classes, "groups": groups}
     if is_few or _is_revealing(pool["informative_share"]):
@@ -273,13 +273,13 @@ def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
         if pool["recommendation"] == "class":
             content |= no_advice
     if is_few:
-        content |= dict.fromkeys(("tau", "reliability", "equal_leans_p")) | no_advice
+        content |= dict.fromkeys(("tau", "reliability", "equal_biases_p")) | no_advice
         content |= {"tau_ci": [None, None], "classes": [], "sum": None, "refused": {}, "caveat": ""}
     anchors = summary["checks"]["anchors"]
-    few_behind = is_few or is_about_few(pool["n_level"], pool["n_people_level"])
+    few_behind = is_few or is_about_few(pool["n_shared_bias"], pool["n_people_shared_bias"])
     few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
-    if pool["level"] is not None and few_behind:
-        content |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
+    if pool["shared_bias"] is not None and few_behind:
+        content |= dict.fromkeys(("shared_bias", "shared_bias_ci", "shared_bias_ci_beyond"))
         content["absolute_why"] = "omitted here, because few people determine it"
     return content
 
@@ -301,7 +301,7 @@ def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
 
 def _hide_check_figures(checks: Json, data: Json) -> Json:
     """Return the checks of reliability, anchors and groups without figures about few people."""
-    reliability, anchors = checks["care"], checks["anchors"]
+    reliability, anchors = checks["reliability"], checks["anchors"]
     # if there are several groups of annotators, the page does not state their number
     groups = {}
     for name, graph in checks["components"]["informative"].items():
@@ -310,16 +310,16 @@ def _hide_check_figures(checks: Json, data: Json) -> Json:
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
     if reliability and not reliability["is_unknown"]:
         # minimum number of people among the annotators with an estimated reliability
-        n_people = reliability["n_told"] - (data["n_annotators"] - data["n_people"])
+        n_people = reliability["n_estimated"] - (data["n_annotators"] - data["n_people"])
         if data["is_dominated"] or is_about_few(
-            reliability["n_told"], data["n_people"] and max(n_people, 1)
+            reliability["n_estimated"], data["n_people"] and max(n_people, 1)
         ):
             reliability = {**reliability, "spread": None}
     return {
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
         "groups": groups,
         "anchors": anchors and {"n": anchors["n"]},
-        "care": reliability,
+        "reliability": reliability,
     }
 
 
@@ -402,7 +402,7 @@ def draw_bias_figure(summary: Json) -> Figure | None:
     """Chart how often the response with each attribute wins, with intervals; None if no attribute has votes."""
     rows, labels = [], audit_labels(summary)
     for row in summary["attributes"]:
-        name, share = labels[row["name"]], row["carrier_wins"]
+        name, share = labels[row["name"]], row["win_rate"]
         if not row["n_cross"] or share is None or row["interval"] == "too wide":
             continue
         kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
@@ -487,7 +487,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
         table="\n".join(line.rstrip() for line in table.splitlines()),
         findings=attribute_findings(summary),
         examples=pair_sentences(summary, pairs),
-        care=care_sentence(summary),
+        reliability=reliability_sentence(summary),
         models=[model_sentence(row, pools[row["attribute"]]) for row in summary["models"]],
         most_models=_MOST_MODELS,
         impact=impact_sentences(summary),
@@ -500,7 +500,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
 
 def _format_row(row: Json, pool: Json | None) -> list[str]:
     """Format an attribute's row of the table in the terminal."""
-    shares, ends = (row["cross_share"], row["carrier_wins"]), (row["ci_low"], row["ci_high"])
+    shares, ends = (row["cross_share"], row["win_rate"]), (row["ci_low"], row["ci_high"])
     columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
     columns.append(interval_text(*row["population_ci"]))
     if pool is None:
@@ -572,13 +572,13 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
 
 def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Chart the reliability of each annotator, sorted by judgments; None without estimates."""
-    people = annotators.dropna(subset="care").drop_duplicates("annotator")
+    people = annotators.dropna(subset="reliability").drop_duplicates("annotator")
     order = _sort_by_votes(people, "n_judgments")
     rows = []
     for row in order.head(MOST_ROWS).to_dict("records"):
-        name, ends = row["annotator"], (row["care_low"], row["care_high"])
-        style = _FLAGGED if row["flag_care"] else _ESTIMATED
-        mark = Mark(row["care"], name, style, *ends)
+        name, ends = row["annotator"], (row["reliability_low"], row["reliability_high"])
+        style = _FLAGGED if row["flag_reliability"] else _ESTIMATED
+        mark = Mark(row["reliability"], name, style, *ends)
         rows.append(DotRow(name, (mark,), f"{row['n_judgments']:,}"))
     rest = f"The chart shows at most {MOST_ROWS} annotators; {summary['annotators_file']} contains all of them."
     label, middle = f"reliability of {len(rows):,} annotators with intervals", Level(1.0, "mean")

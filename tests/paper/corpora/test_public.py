@@ -148,7 +148,7 @@ def test_statistics_equal_a_separate_computation(corpus):
     toward_a = np.array([each["overall_pref"].startswith("A") for _, each in VOTES_WITHOUT_TIES])
     share = np.mean(((words[:, 0] > words[:, 1])[voted] == toward_a)[cross])
     log_odds = np.log(share / (1 - share))
-    expected = {"cross_share": cross.mean(), "carrier_wins": share, "log_odds": log_odds}
+    expected = {"cross_share": cross.mean(), "win_rate": share, "log_odds": log_odds}
     length = statistics["length"]["1.5"]
     assert {name: length[name] for name in expected} == pytest.approx(expected)
     assert statistics["markdown"]["cross_share"] == pytest.approx(
