@@ -111,9 +111,8 @@ class DataError(ValueError):
     prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The
     first of the two ``answers`` to the question corresponds to the options ``fix``, the second to the options
     ``turned``. ``others`` has further readings of the table: each has a condition and the options to use if it is true.
-    ``left_out`` describes rows that the options leave out and that ``problems`` do not mention. ``call`` is a function
-    that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this
-    call.
+    ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function that formats ``fix`` as a
+    Python call or as a command, and ``preparation`` is a command that must run before this call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -185,10 +184,10 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
             told += [f"if {answer}:", f"    {first}{call(fix)}"]
     else:
         told.append(f"    {first}{call(error.fix)}")
+    if error.left_out:
+        told.append(f"    rows that this leaves out: {listed(error.left_out)}")
     for condition, fix in error.others:
         told += [f"if {condition}:", f"    {first}{call(fix)}"]
-    if error.left_out:
-        told.append(f"rows that are left out: {listed(error.left_out)}")
     if error.unused:
         named = {**error.fix.get("columns", {}), "annotator": error.unused[0]}
         told.append(f"who voted? unused: {listed(error.unused)}; if {error.unused[0]} says who:")

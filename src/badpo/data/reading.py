@@ -183,9 +183,11 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
         proposals = [problem.fix for problem in error.problems if problem.fix and problem.code[0] == "E"]
         if not proposals and not (told is error and told.preparation):
             break
-        if told is not error:
-            drops = [problem for problem in error.problems if problem.fix.get("bad_rows") == "drop"]
-            left_out += [problem.what for problem in drops if problem.code[0] == "E"]
+        left_out += [
+            problem.what
+            for problem in error.problems
+            if problem.code[0] == "E" and _leaves_out_rows(problem.fix)
+        ]
         for name, value in [item for each in proposals for item in each.items()]:
             fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
         tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
@@ -215,6 +217,10 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
                     told.answers = ("the higher number is better", "the lower number is better")
             told.others = (*_other_meanings(told), *_other_pairs(told.fix, table))
             return
+
+
+def _leaves_out_rows(fix: Mapping[str, Any]) -> bool:
+    return fix.get("bad_rows") == "drop" or _SKIP in fix.get("winners", {}).values()
 
 
 def _other_meanings(error: DataError) -> list[tuple[str, Json]]:
