@@ -629,6 +629,25 @@ def test_tables_of_a_database_are_joined_and_the_database_stays_as_it_is(tmp_pat
     assert [each.name for each in tmp_path.iterdir()] == ["votes.db"]
 
 
+SIDES_IN_OBJECTS = {
+    "ids": ("pair", "id", "text", ("A", "B")),
+    "ids of answers in a list": ("responses", "id", "answer", ("A", "B")),
+    "positions": ("items", "position", "content", ("left", "right")),
+    "models": ("pair", "model", "value", ("m1", "m2")),
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "text", "names"), SIDES_IN_OBJECTS.values(), ids=SIDES_IN_OBJECTS
+)
+def test_two_answers_in_any_order_are_known_by_the_name_of_their_side(column, key, text, names):
+    rows = []
+    for i, (prompt, a, b, who, side) in enumerate(zip(PROMPTS, A, B, WHO, labels(*names), strict=True)):
+        pair = [{key: names[0], text: a}, {key: names[1], text: b}][:: 1 if i % 3 else -1]
+        rows.append({"prompt": prompt, column: pair, "winner": side, "rater": who})
+    assert counts(read(rows)) == (N, 6, 3)
+
+
 def test_ids_of_winners_and_losers_are_joined_with_their_texts(tmp_path):
     texts = [
         {"id": 2 * i + k, "prompt": prompt, "body": text}

@@ -242,12 +242,20 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
     if is_one and not like_annotators([name]):
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
-    # in objects such as {"component_id": "prompt", "value": "Why?"}, any key may hold the name of the value
     first = next((one for each in lists for one in each if isinstance(one, dict)), {})
-    has_values = "value" in first and not like_annotators([*map(str, first)])
-    for key in [*_NAMING_KEYS, *(first if has_values else ())]:
+    others = [] if like_annotators([*map(str, first)]) else [*first]
+    part = next((part for part in ("value", "answer") if part in first), "")
+    is_pair = {*map(len, filter(None, lists))} == {2}
+    # in objects such as {"component_id": "prompt", "value": "Why?"}, any key may hold the name of the value
+    has_names = part and not (is_pair and _are_texts(one.get(part) for each in lists for one in each))
+    for key in [*_NAMING_KEYS, *others]:
+        is_usual = key in _NAMING_KEYS
+        if not _names_values(key, lists) or not (is_usual or has_names or is_pair):
+            continue
         # a list of answers is split by position, unless each answer in the list names its side
-        if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
+        is_answer = is_listed or not (is_usual or has_names)
+        is_number = names_vote(key) or re.search(_NUMBERS, folded(key))
+        if not is_answer or (_name_sides(key, lists) and not is_number):
             return {
                 name: [
                     {one[key]: {part: one[part] for part in one if part != key} for one in cell}

@@ -40,7 +40,7 @@ from badpo.data.cells import (
     require_size,
 )
 from badpo.data.files import appearing, asking_once, checksum_file, checksummed, is_changed
-from badpo.data.nesting import joined_records, opened, records_in
+from badpo.data.nesting import flatten, joined_records, opened, records_in
 from badpo.data.problems import DataError, Json, Problem, counted, did_you_mean, listed, written_out
 from badpo.data.reshaping import is_legend, question_in
 from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
@@ -792,13 +792,13 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
     for used, rows in joined_records(records).items():
         if len(used) == 1:
             continue
-        frame = _frame_of_records(rows, path)
-        if _has_votes_and_texts(frame, is_joined=True):
+        legends = tuple(itertools.chain(*(table.legends for table in tables.values())))
+        joined = flatten(Table(_frame_of_records(rows, path), str(path), legends=legends))
+        if _has_votes_and_texts(joined.frame, is_joined=True):
             what = f"{' and '.join(used)} joined by ids: {counted(len(rows), 'row')}"
             if n_others := len(tables) - len(used):
                 what += f"; {counted(n_others, 'further table')} not read"
-            legends = tuple(itertools.chain(*(table.legends for table in tables.values())))
-            return Table(frame, str(path), legends=legends).noted("N102", what)
+            return joined.noted("N102", what)
     return None
 
 
