@@ -98,7 +98,7 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
 
 
 # option about a label of the user's table, such as --winners.model_a=a; a label may contain any character
-_LABEL = re.compile(r"(winners\..*?)(?:(=)(a|b|tie|skip))?")
+_LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie|skip))?")
 
 
 def parse_flags(arguments: Sequence[str]) -> Json:
@@ -470,7 +470,8 @@ def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
             match command, name, key, entry:
                 case "train", _, _, _:
                     own = "dataset_name" if name == "source" else name
-                    flag = f"--{own}" if key is None else f"--{own}.{key}"
+                    # the label of empty cells is an empty text, which a key of a recipe cannot be
+                    flag = f"--{own}" if key is None else f"--{own}.{key or 'NULL'}"
                     flags += [flag, "null" if entry is None else str(entry)]
                 case _, "layout", _, _:
                     flags += [f"--{entry}"]
