@@ -407,11 +407,14 @@ def test_a_choice_counts_the_answers_in_a_list_from_0():
     assert caught.value.question and caught.value.fix["winners"] == {"0": "a", "1": "b"}
 
 
-def test_many_rows_of_an_unknown_label_are_not_offered_to_be_dropped():
-    table = pd.DataFrame(texts() | {"annotator": PEOPLE, "winner": ["shrug", "a", "b", "b"] * 6})
+@pytest.mark.parametrize("labels", [["shrug", "a", "b", "b"], ["shrug", "a", "b", "wow"]])
+def test_many_rows_are_offered_to_be_left_out_only_under_one_label(labels):
+    table = pd.DataFrame(texts() | {"annotator": PEOPLE, "winner": labels * 6})
     with pytest.raises(DataError) as caught:
         Judgments.read(table)
-    assert not caught.value.fix
+    error = caught.value
+    assert error.fix == ({} if "wow" in labels else {"winners": {"shrug": "skip"}})
+    assert [fix["winners"] for _, fix in error.others] == [{"shrug": "tie"}] * ("wow" not in labels)
 
 
 def test_rows_of_totals_and_objects_under_their_ids(tmp_path):

@@ -880,6 +880,8 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     else:
         remedy = "write a, b or tie, or say what the labels mean"
         is_few = is_unknown.sum() <= max(1, FEW_ROWS * len(rows)) and len(unknown) <= LISTED
+        # if the other labels name both sides, one unknown label probably means a tie or no vote
+        is_few |= len(unknown) == 1 and {"a", "b"} <= {*side} and 2 * is_unknown.sum() < len(rows)
         are_labels = not hidden and max(map(len, unknown), default=0) <= _SHOWN_CHARACTERS
         fix = {"winners": dict.fromkeys(unknown, _SKIP)} if is_few and are_labels else None
         found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy, fix)
