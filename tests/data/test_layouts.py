@@ -631,8 +631,11 @@ def test_a_table_is_read_by_conversations_baselines_and_ids(table):
 
 
 @pytest.mark.parametrize("is_qualtrics", [True, False])
-def test_a_survey_with_a_column_for_each_comparison_is_read(is_qualtrics, tmp_path):
-    quoted = [f"{p}\n\nAnswer A: {a}\nAnswer B: {b}" for p, a, b in zip(*texts().values(), strict=True)]
+@pytest.mark.parametrize(
+    "marked", ["{}\n\nAnswer A: {}\nAnswer B: {}", "{}\nResponse A:\n{}\n\nResponse B:\n{}"]
+)
+def test_a_survey_with_a_column_for_each_comparison_is_read(marked, is_qualtrics, tmp_path):
+    quoted = [marked.format(*each) for each in zip(*texts().values(), strict=True)]
     header = [f"Q{i}" for i in range(N)] if is_qualtrics else quoted
     table = pd.DataFrame([labels("Answer A", "Answer B")] * 3, columns=header)
     if is_qualtrics:

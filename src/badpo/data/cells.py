@@ -384,7 +384,9 @@ NAMES_SIDES = 3
 MACHINES = re.compile("reward|auto|automatic|predicted|prediction|gpt|llm|model|machine")
 
 
-OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
+OVERALL = re.compile(
+    r"overall|general|final|total\w*|gesamt\w*|insgesamt|globale?|générale?|geral|totaal|complessiv\w|综合|総合|종합|общ\w+"
+)
 
 
 THINGS = re.compile(

@@ -484,7 +484,9 @@ def _separator(text: str) -> str:
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
             return 0, 0.0, 0  # these spaces are part of the texts
-        return max(map(_n_known, rows)), (width > 1) * n / len(rows), width
+        # a line without the separator may be a line of a cell, such as "Response A:"
+        known = max((_n_known(row) for row in rows if len(row) > 1), default=0)
+        return known, (width > 1) * n / len(rows), width
 
     return max(",;\t| ", key=evidence)
 
