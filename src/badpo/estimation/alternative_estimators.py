@@ -26,12 +26,15 @@ LARGEST_FIT, FIT_ROUNDS = 2000, 40
 # Power for which the smallest detectable difference is computed.
 POWER = 0.8
 # Between-annotator standard deviation that counts as relevant, in standard deviations of the compared values.
-# If the mean share of a vote is 50 %, a standard deviation of 0.3 moves a typical annotator to 35 % or 65 %.
+# A standard deviation of 0.3 corresponds to annotators who choose side a in 35 % or 65 % of their votes, not in 50 %.
 RELEVANT = 0.3
 
 
 class GivenQuality(QualityModel):
-    r"""Votes with known quality, :math:`u_c = \text{scale} \cdot \text{quality}_c`; fits the scale unless all are 0."""
+    r"""Model of votes on comparisons of known quality, :math:`u_c = \text{scale} \cdot \text{quality}_c`.
+
+    The scale is fitted unless the quality of every comparison is 0.
+    """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality

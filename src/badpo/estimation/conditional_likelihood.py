@@ -1,11 +1,12 @@
 r"""Conditional likelihood of the votes, given how many votes on each comparison chose response a.
 
-If the logit of a vote is :math:`u_c + x_j`, the number of wins on a comparison is a sufficient statistic for the
-comparison's quality u. If s votes on a comparison won, the probability that a set W of s votes is the set of winners is
+A vote wins if it is for response a. If the logit of a vote is :math:`u_c + x_j`, the number of winning votes on a
+comparison is a sufficient statistic for the comparison's quality u. If exactly s votes on a comparison are for response
+a, the probability that these votes form the set W is
 
 .. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
 
-This probability does not depend on the quality.
+This conditional probability does not depend on the comparison's quality.
 """
 
 import math
@@ -159,7 +160,11 @@ def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Int
 
 
 class Winners(NamedTuple):
-    """Probability that each vote wins, (n, T), covariance of the wins, (n, T, T), and `log_total`, (n,)."""
+    """Moments of the T votes on each of n comparisons, given how many votes on the comparison are for response a.
+
+    ``chance``, of shape (n, T), is the probability that a vote is for response a. ``covariance``, of shape (n, T, T),
+    is the covariance of the indicators of these votes. The result of the function `log_total` has the shape (n,).
+    """
 
     chance: Floats
     covariance: Floats
@@ -167,11 +172,13 @@ class Winners(NamedTuple):
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
-    """Probabilities and covariances of the wins, if ``n_wins`` (1 to T - 1) of the T votes on each comparison won.
+    """Return the moments of the votes, given that ``n_wins`` of the T votes on each comparison are for response a.
+
+    ``n_wins`` must be between 1 and T - 1.
 
     Examples
     --------
-    Two of three votes won, one of them with odds of 3:
+    Two of three votes are for response a; the first of the three votes has odds of 3, and the others have odds of 1:
 
     >>> winners(np.log([[3.0, 1.0, 1.0]]), 2).chance.round(3)
     array([[0.857, 0.571, 0.571]])
@@ -285,7 +292,7 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
 
 
 class KnownWins(QualityModel):
-    """Model of the votes, given how many votes on each comparison chose response a.
+    """Conditional model of the votes, in which the number of votes for response a is known for each comparison.
 
     Unanimous comparisons and comparisons with one vote have the log-likelihood 0 for all biases.
     """
@@ -293,14 +300,14 @@ class KnownWins(QualityModel):
     def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
         self._n_wins = blocks.sums(self._won).astype(np.intp)
-        # comparisons without information get kind 0; if sets are listed, comparisons of one kind have equally many wins
+        # a comparison has kind 0 without information, 1 with over LARGEST_LISTED votes, otherwise its number of wins
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
         runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Yield each run of n comparisons with the logits of its votes, (n, T), its winners and its numbers of wins."""
+        """Yield each run of comparisons, its votes' logits, the indicators of votes for a, and the counts of them."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]

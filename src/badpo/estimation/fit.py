@@ -54,13 +54,13 @@ REACHED = 1e-6
 NO_INFORMATION = 1e-12
 # If one cluster has more than this share of the information about a bias, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
-# Two teams are weakly joined if their difference has this many times the variance that individual errors imply.
+# Two teams of annotators count as weakly joined if the ratio R in `find_weakly_joined_teams` exceeds this value.
 WEAKEST_JOINT = 10.0
-# Standard error, in log-odds, that the difference between two weakly joined teams has to exceed.
+# Smallest standard error, in log-odds, of the difference in bias between two weakly joined teams of annotators.
 LARGE_ERROR = 0.25
-# Individual standard errors in a weakly joined team have to be below this number of log-odds (root mean square).
+# Largest root mean square, in log-odds, of the standard errors of individual biases in a weakly joined team.
 HALF_KNOWN = 1.0
-# Each weakly joined team has at least this number of annotators.
+# Smallest number of annotators in a weakly joined team.
 SMALLEST_TEAM = 3
 
 
@@ -355,8 +355,8 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
 
     The estimate of a bias is infinite if all informative votes of the annotator are for one side. An infinite bias
     predicts the annotator's informative votes without error, so the other biases are estimated without these votes.
-    After votes have been removed, another bias may have votes for one side only, or no votes, so the removal is
-    repeated. A combination of attributes can also predict all votes of an annotator without error.
+    After the removal, another annotator may have informative votes for one side only, or none, so the function repeats
+    the removal. A combination of attributes can also predict all votes of an annotator without error.
 
     ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function writes the status of the
     other biases into ``status``.
@@ -373,8 +373,8 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             lowest, highest = separating_mixes(votes.annotator, toward, m)
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
-        # A bias that can be infinite in both directions is not identified.
-        # A bias can be infinite in both directions if the attribute differed only together with other attributes.
+        # A bias that can diverge to plus infinity and to minus infinity is not identified.
+        # A bias can diverge in both directions if its attribute never differed without another attribute.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -389,8 +389,9 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
     A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
     increases more than a winning vote's logit. In a direction that is not a direction of recession, the likelihood
     decreases eventually. Along a direction of recession the likelihood keeps increasing or stays constant. A vote
-    becomes certain if its logit changes differently from the smallest change among the comparison's winners. The votes
-    that do not become certain remain as a smaller comparison.
+    becomes certain if the change of its logit along the direction differs from the smallest change among the winning
+    votes on the same comparison. The likelihood of the votes that do not become certain stays constant along the
+    direction.
 
     ``change`` is the change of each vote's logit along the direction. All entries are False if the direction is not a
     direction of recession or does not change the likelihood.
@@ -449,13 +450,15 @@ class IdentifiedBiases:
 
 
 def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -> IdentifiedBiases:
-    """Find the biases that the votes identify; all biases are comparable if the quality of comparisons is not free.
+    """Find the biases that the votes identify.
+
+    All biases are comparable unless the quality of every comparison is a free parameter.
 
     A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators are
     anchored, or if an attribute varies between the votes on one comparison. The rank of the design matrix decides
     exactly which biases are identified. For a large design matrix the function uses the graph of annotators who share
-    comparisons. The graph of annotators gives the correct result unless attributes are collinear; `has_expected_rank`
-    checks the result.
+    comparisons. If attributes are not collinear, the graph and the rank identify the same biases. After a fit with
+    groups from the graph, `has_expected_rank` checks these groups.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -532,7 +535,7 @@ class _Fit:
 
     @cached_property
     def _information(self) -> Floats:
-        """Minus the derivative of each vote's score in its annotator's biases, of shape (n_votes, n_attributes)."""
+        """Negative derivative of each vote's score with respect to its annotator's biases, (n_votes, n_attributes)."""
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)
@@ -626,10 +629,10 @@ def fit_biases(
 ) -> BiasEstimates:
     """Fit the finite biases, and set the status of the other biases.
 
-    If the votes of one group of annotators won against all other annotators, the likelihood keeps increasing with the
-    distance between the two groups, although every annotator has votes for both sides. A group can win in this way only
-    if the quality of every comparison is free. If one group always wins, the fit omits the votes that compare the two
-    groups.
+    Two groups of annotators are separated if, whenever members of both groups disagree on a comparison, the member of
+    the first group chose the side with the attribute. The likelihood then keeps increasing with the difference in bias
+    between the two groups, although every annotator has votes for both sides. Groups can be separated only if the
+    quality of every comparison is a free parameter. The fit omits the votes that compare separated groups.
     """
     remaining = all_votes
     while True:
@@ -721,7 +724,7 @@ def _estimate_biases(
 def _step_from_mean(
     all_votes: ArrangedVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
-    """Deviations and their errors after one Newton step for each bias, starting at the mean of the estimated biases."""
+    """Return each bias's deviation and standard error after one Newton step from the mean of the estimated biases."""
     biases, extra = np.zeros(fit.active.shape), fit.top.extra
     biases[fit.active] = fit.top.biases
     mean = biases.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
@@ -729,17 +732,21 @@ def _step_from_mean(
     logits = (biases[all_votes.annotator] * all_votes.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
-    # if the probability of a vote is below one half, the information at even odds keeps the step short
+    # a vote with a probability below one half gets the information of even odds, 0.25, which shortens the Newton step
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * all_votes.delta, information[:, None] * all_votes.delta**2
     slope, bend = (summed(all_votes.annotator, each, len(biases)) for each in pieces)
-    # other attributes may explain every vote of an annotator
+    # an annotator's votes have no information if other attributes explain every vote
     bend = np.where(bend > NO_INFORMATION, bend, np.nan)
     return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
 def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informed: Bools) -> Ints:
-    """Number the groups of annotators whom the votes compare, including annotators with infinite or anchored biases."""
+    """Return every annotator's group number for each attribute; the votes compare the biases within a group.
+
+    Annotators with infinite or anchored biases also belong to groups. The number -1 means that the annotator has no
+    group.
+    """
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not all_votes.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
@@ -791,21 +798,22 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""For each attribute, find teams of annotators such that the votes hardly identify the teams' difference in bias.
+    r"""For each attribute, divide the annotators into teams if only few votes compare the biases of the teams.
 
-    L is the information at equal biases. The annotators are sorted by the scaled eigenvector of the smallest nonzero
-    eigenvalue of L, and each cut of this order divides them into a set A and the rest. The function chooses the cut
-    with the largest ratio R, which is the variance of the difference in bias between A and the rest, divided by the
-    variance that the errors of individual biases imply:
+    Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
+    eigenvector of the smallest nonzero eigenvalue of L. Each position in this order divides the annotators into a set A
+    and the rest. The function chooses the set A with the largest ratio R: the variance of the difference in bias
+    between A and the other annotators, divided by the variance that the errors of individual biases imply.
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
 
-    The numerator is the variance of the difference if all biases within a side are equal. The two sides are separate
-    teams if R exceeds ``WEAKEST_JOINT``, the standard error of the difference exceeds ``LARGE_ERROR``, and the mean
-    of the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared on both sides. Each team is then
-    examined in the same way. Random assignment has a small R, except if annotators have only about two informative
-    votes each. All numbers are 0 if there are no separate teams.
+    The numerator of R is the variance of the difference if all biases in A are equal and all other biases are equal.
+    The set A and the rest are separate teams if R exceeds ``WEAKEST_JOINT``, the standard error of the difference
+    exceeds ``LARGE_ERROR``, and the mean of the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared on
+    both sides. The function then divides each team in the same way. If comparisons are assigned to annotators at
+    random, R is small unless annotators have only about two informative votes each. All team numbers are 0 if there are
+    no separate teams.
 
     Examples
     --------

@@ -51,7 +51,7 @@ class GoldLine(NamedTuple):
         return self.slope**2 + self.open_slope
 
     def variance(self, reliability: Floats | float) -> Floats | float:
-        """Variance of the part of a bias that is due to a known reliability."""
+        """Variance of the part of an annotator's bias that is due to reliability, if this reliability is known."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
@@ -82,7 +82,7 @@ class GoldAdjustedBiases(NamedTuple):
 def adjust_to_gold(
     biases: BiasEstimates, reliability: Reliability, choices: Sequence[Interval | None], has_merit: Bools
 ) -> GoldAdjustedBiases:
-    r"""Remove the part that is due to unequal reliability from biases relative to gold annotators and from mean biases.
+    r"""Subtract the effect of unequal reliability from the biases relative to gold annotators and from the mean biases.
 
     .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
         \operatorname{var} \hat\theta_k = s_k^2 + \operatorname{var} (a_k - a_g)\, m
@@ -147,7 +147,7 @@ def own_variance(variance: Floats, shared: float) -> Floats:
 
 
 def _usual_reliability(gold: Bools) -> Reliability:
-    """Unknown reliability with the mean 1; all gold annotators share one error, all other annotators another error."""
+    """Assume a reliability of 1, with one common error for all gold annotators and another one for all others."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
     return Reliability(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
@@ -159,7 +159,7 @@ def _gold_line(
     r"""Compute the posterior of an attribute's merit and of the gold annotators' reliability, which is at least 0.
 
     Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The merit m has the same prior as the
-    slope of the biases' line in reliability (`badpo.estimation.reliability.adjust_for_reliability`).
+    slope of the regression of biases on reliability (`badpo.estimation.reliability.adjust_for_reliability`).
     """
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a

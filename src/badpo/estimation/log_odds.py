@@ -26,7 +26,7 @@ WIDEST_HALF = 3.0
 NO_SPREAD = 1e-9
 # Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
-# A coefficient is infinite if its information, relative to the information at even odds, is below this value.
+# A coefficient counts as infinite if its information, divided by the information at even odds, is below this value.
 # If one vote among ten million contradicts the coefficient's direction, the relative information is still 4e-7.
 _NO_INFORMATION = 1e-8
 # If a cluster's leverage (trace) is below this value, the second-order series of (1 - K)^(-1/2) is exact to 1e-9.
@@ -78,13 +78,14 @@ class LogOdds:
         """Ends of the confidence interval, with Student's t clustered by prompt, or a normal interval if ``naive``.
 
         If all votes are for one side, the end of the interval on that side is None and the other end is the exact
-        one-sided bound. The one-sided bound counts clusters as trials, or judgments if ``naive``.
+        one-sided bound. The trials of the one-sided bound are the clusters, or the individual judgments if ``naive`` is
+        true.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
             if n_trials < 2 - naive:
                 return None, None
-            # lowest log-odds at which n wins in n trials have at least the error probability: p^n = 1 - level
+            # at the lowest log-odds of the interval, n wins in n trials have the probability 1 - level: p^n = 1 - level
             bound = float(logit((1 - level) ** (1 / n_trials)))
             return (bound, None) if self.win_rate else (None, -bound)
         se, df = self.se_clustered, self.df

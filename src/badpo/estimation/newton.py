@@ -122,7 +122,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         at = information.at
         gradient = np.append(design.T @ at.score, at.extra_score)
         size = float(np.abs(gradient).max(initial=0.0))
-        # solve the step as precisely as Newton's quadratic model was at the last step (Eisenstat and Walker)
+        # the tolerance of the linear solver follows from the last decrease of the gradient (Eisenstat and Walker)
         least = 0.1 * TOLERANCE / max(size, TOLERANCE)
         left = np.nan_to_num(size / before, nan=1.0) ** 2
         precision = float(np.clip(left, least, LOOSEST))
@@ -151,9 +151,9 @@ def _newton_step(
 ) -> Floats:
     """Newton step in biases and extra parameters.
 
-    The likelihood is concave in the biases, but not necessarily in an extra parameter. An extra parameter therefore
-    changes in the direction of its gradient, by at most 1, and the biases take the Newton step for the changed
-    parameter.
+    The likelihood is concave in the biases, but not necessarily in an extra parameter. In each step, an extra parameter
+    therefore moves in the direction of its gradient, by at most 1. The biases then take the Newton step that belongs to
+    the new value of the extra parameter.
     """
     p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])

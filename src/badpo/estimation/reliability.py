@@ -39,13 +39,14 @@ RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3])
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Shares of random responders.
 RANDOM_SHARES = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
-# Smallest log-likelihood gain of one common slope over a slope of zero in a one-sided test at 5 %.
+# A common slope is significantly above zero (one-sided, 5 %) if it raises the log-likelihood by at least this value.
 LEAST_GAIN = 1.35
 # Slope, in log-odds per standard deviation of the quality, above which votes count as unanimous.
 LARGEST_SLOPE = 6.0
 # Least mean number of votes per annotator.
 FEWEST = 5
-# Prior probability of a line in reliability (low, because a line hides biases), prior sd of its slope, fitting rounds.
+# Prior probability that biases depend linearly on reliability (low, because a linear dependence could hide biases).
+# The other two constants are the prior standard deviation of the slope and the number of iterations that fit the slope.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0
@@ -99,9 +100,10 @@ def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_arra
 
 
 class _SameVotes:
-    """Votes on comparisons whose sides do not differ and that have several votes, in the order of their ``blocks``.
+    """Votes on comparisons that have several votes and equal attributes on both sides, in the order of ``blocks``.
 
-    The ``kind`` of a comparison is its number of votes (``size``) and its number of votes for a (``n_wins``).
+    Two comparisons have the same ``kind`` if they have as many votes (``size``) and as many votes for response a
+    (``n_wins``).
     """
 
     def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
@@ -180,7 +182,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     vote = same_votes.blocks.comparison
     kind = same_votes.kind[vote]
     score = of.T @ ((same_votes.sign > 0) * quality[kind] - expected[kind])
-    # the matrices have a row per comparison and then a row per annotator for the annotator's own variance
+    # the matrices have one row per comparison, followed by one row per annotator for the annotator's own variance
     alone = of.T @ (own - between)[vote]
     columns = np.append(same_votes.annotator, np.arange(votes.n_annotators))
     starts = np.append(same_votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
@@ -314,7 +316,9 @@ class _Groups:
 
 
 def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
-    """Posterior weights of each standard deviation and of each annotator's mixture components, with random responders.
+    """Return posterior weights of reliability's standard deviations and, for each annotator, of the mixture components.
+
+    The last component of an annotator's mixture is random responding.
 
     ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for each annotator's votes.
     """
@@ -429,7 +433,7 @@ def _expand_likelihood(votes: _SameVotes, slopes: Floats) -> _Expansion:
 def _maximize(
     votes: _SameVotes, at: _Expansion, between_sd: float, groups: _Groups
 ) -> tuple[_Expansion, Floats, Floats, Floats | None, float]:
-    """Maximize by Newton's method.
+    """Maximize the posterior density of the annotators' slopes by Newton's method.
 
     Returns the maximum, the last step, variances, the covariance and the log marginal likelihood (Laplace).
 
@@ -465,7 +469,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # no step remains after a step was taken, or if no step increases the likelihood
+        # reset the step, because it was taken or because no fraction of it increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -499,7 +503,7 @@ class Line(NamedTuple):
     offset: Mixture
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of each bias after subtracting the line, averaged over the mixture of its reliability."""
+        """Return mean and variance of each bias minus the line, averaged over the distribution of reliability."""
         offset = self.offset
         left = bias[:, None] - self.slope * offset.means
         # unbiased estimate of the squared slope: its square minus the variance of its error
@@ -514,7 +518,7 @@ class Line(NamedTuple):
 
 
 class AdjustedBiases(NamedTuple):
-    """Biases adjusted for reliability, the line of each attribute, and p-values of equal biases after adjustment."""
+    """Biases adjusted for reliability, each attribute's regression line, and the p-values of equal adjusted biases."""
 
     biases: BiasEstimates
     lines: dict[int, Line]
@@ -555,19 +559,19 @@ def find_unexplained_choices(votes: Votes) -> Bools:
 def adjust_for_reliability(
     biases: BiasEstimates, reliability: Reliability, beyond: ArrayLike = False
 ) -> AdjustedBiases:
-    r"""Average the biases' deviations from a line in reliability and from the mean, weighted by the line's probability.
+    r"""Subtract the part of biases that depends linearly on reliability, multiplied by the dependence's probability.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
 
-    The line is fitted to shrunken reliability, because unshrunken reliability would attenuate the slope (Berkson,
-    1950). Its weights include the residual variance (Paule and Mandel, 1982). The prior probability that the slope is
-    zero is three in four; otherwise the slope has a normal prior, so that the line does not fit noise if reliability
-    hardly differs. The probability of a line is from the Savage-Dickey ratio. If the shared bias is known, its shift
-    by reliability is known too, and there is no line. Annotators in ``beyond`` (`find_unexplained_choices`) do not
-    take part in the fit if their reliability is below the mean. The p-value is that of the sum of squared residuals
-    over their variances. Its degrees of freedom are the number of annotators minus one for the slope and one for each
-    group. It is NaN without a line.
+    The regression line is fitted to shrunken reliability, because unshrunken reliability would attenuate the slope
+    (Berkson, 1950). The weights of the regression include the residual variance (Paule and Mandel, 1982). The prior
+    probability that the slope is zero is three in four; otherwise the slope has a normal prior, so that the line does
+    not fit noise if annotators are about equally reliable. The probability of a line follows from the Savage-Dickey
+    ratio. If the shared bias is known, its shift by reliability is known too, and no line is fitted. Annotators in
+    ``beyond`` (`find_unexplained_choices`) are left out of the fit if their reliability is below the mean. The p-value
+    belongs to the sum of squared residuals, each divided by its variance. This sum has as many degrees of freedom as
+    annotators, minus one for the slope and one for each group. The p-value is NaN if no line is fitted.
     """
     biases, lines = deepcopy(biases), {}
     beyond = np.broadcast_to(beyond, biases.deviation.shape)
@@ -589,7 +593,7 @@ def adjust_for_reliability(
             mean -= _group_means(mean, group, is_known)
             squares = mean**2 / variance
             moved = np.isfinite(bias) & (se > 0)
-            # average the case with a line and the case without a line
+            # average the results with and without the regression line, weighted by the probability of the line
             further = line.chance * (mean - bias)
             apart = se**2 + further * (mean - bias)
             variance = (1 - line.chance) * apart + line.chance * variance

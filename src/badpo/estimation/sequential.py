@@ -38,8 +38,8 @@ RELIABILITY_GRID = np.array([0.5, 1.0])
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
     """Probability s / n that a voter of one comparison chose response a, given that s of n votes are for a.
 
-    The numbers s and n count only the voters for whom the sides had the same differences. For an attribute of the
-    responses, all voters of a comparison saw the same differences.
+    The numbers s and n count only the voters who saw the same attribute differences between responses a and b. If all
+    attributes describe the responses, all voters of a comparison saw the same differences.
 
     Examples
     --------
@@ -61,12 +61,12 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
 def log_tilt_ratios(
     chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
 ) -> Floats:
-    r"""Log-likelihood ratio of each additional bias in the grid against the bias of the co-voters.
+    r"""Log-likelihood ratio, for each epsilon in the grid, of the co-voters' bias plus epsilon to the co-voters' bias.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
-    The result has the broadcast shape of the arguments and a last axis for the grid. It is exactly 0 if p is 0 or 1,
-    or if d is 0.
+    The result has the broadcast shape of the arguments and a last axis for the grid. The log-likelihood ratio is
+    exactly 0 if the share p is 0 or 1, or if the difference d is 0.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def log_tilt_ratios(
 def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
     r"""Log-likelihood ratio of a lower reliability against the co-voters' reliability, if the sides do not differ.
 
-    With the lower reliability, the odds of a vote for a are :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p / (1
-    - p)`, for each :math:`\kappa` of a grid.
+    An annotator with a lower reliability votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead
+    of :math:`p / (1 - p)`. The function computes the ratio for each :math:`\kappa` of a grid.
 
     Examples
     --------

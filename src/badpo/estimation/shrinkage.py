@@ -2,14 +2,14 @@ r"""Empirical Bayes: shrink every annotator's deviation toward the pool, and fla
 
 There are two ways to compute the posterior of an annotator's deviation. `shrink_normal` treats estimates as :math:`\hat
 d_k \sim N(d_k, s_k^2)` and assumes that true deviations have a normal prior, whose standard deviation tau is estimated
-from the same estimates. With about a dozen informative votes per annotator, however, estimates are inflated, their
-errors grow with them, some are infinite, and the estimate of tau is biased. `shrink_votes` therefore integrates the
-biases out of the conditional likelihood. For an annotator without an estimate the posterior equals the prior, and
-``basis`` is ``prior``.
+from the same estimates. If annotators have only about a dozen informative votes each, however, estimates are too large
+or even infinite, large estimates have large standard errors, and the estimate of tau is biased. `shrink_votes`
+therefore integrates the biases out of the conditional likelihood. For an annotator without an estimate the posterior
+equals the prior, and ``basis`` is ``prior``.
 
 In a real pool all annotators differ a little, so a test of exact equality flags everyone if there are enough votes.
 Flags therefore use the posterior probability that a deviation exceeds a relevant size. The test of equality remains
-available for pools in which all others may be equal.
+available for pools in which all other annotators may have the same bias.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ NEGLIGIBLE = 12.0
 TAU_NODES = 31
 # Number of bisections for a quantile.
 BISECTIONS = 30
-# Shares of annotators with large deviations, and ratios of the standard deviations of large and other deviations.
+# Possible shares of annotators with large deviations from the pool mean.
+# The standard deviation of large deviations is this many times the standard deviation of ordinary deviations.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
 # Number of EM iterations that estimate the center of the priors.
 CENTERINGS = 8
@@ -53,12 +54,13 @@ UNLIKELY = 1e-3
 LARGEST_SAMPLE = 1000
 # Largest number of biases for which the covariance is computed as a dense matrix.
 LARGEST_DENSE = 600
-# Largest group of biases for which variances are computed exactly although the pool is large.
+# Largest group of biases for which variances are computed exactly even if the pool is large.
 FEW = 40
-# Upper limit of the share of a bias's precision that the errors of other biases remove.
+# The uncertainty of other biases lowers the approximate precision of a bias by at most this share.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
-# Mean square of a Newton step that ends the iteration, in posterior sds; number of modes that predict the next mode.
+# The iteration ends if the mean square of a Newton step, in posterior standard deviations, is below the first constant.
+# The second constant is the largest number of known modes from which the next mode is interpolated.
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
@@ -207,7 +209,10 @@ class TauLikelihood:
         return float(peak) if self.at(peak) > self.at(0.0) else 0.0
 
     def ends(self, drop: float) -> Floats:
-        """Shares on both sides of the maximum at which the log-likelihood is lower by ``drop``, or the range's ends."""
+        """Return the values of tau / (scale + tau) at which the log-likelihood is lower than its maximum by ``drop``.
+
+        If the log-likelihood does not decrease this much on one side of the maximum, the end of the range is returned.
+        """
 
         def height(share: float) -> float:
             return float(self.at(share) - self.at(self.share)) + drop
@@ -226,12 +231,14 @@ def _tau_of_share(share: _Share, scale: float) -> _Share:
 
 
 def _log_flat_prior(shares: Floats) -> Floats:
-    r"""Log-prior of the shares tau / (scale + tau): a flat density of tau^2 is share / (1 - share)^3 in the share.
+    r"""Log-prior of the given values of tau / (scale + tau) if tau^2 has a flat prior density.
+
+    In terms of share = tau / (scale + tau), a flat density of tau^2 is proportional to share / (1 - share)^3.
 
     The prior does not depend on the unit of tau. Among flat priors, only a flat prior of :math:`\tau^2` gives the
     credible intervals of biases the stated coverage (Morris and Tang, 2011, "Estimating random effects via adjustment
     for density maximization"). With at most three annotators the votes do not outweigh the prior: tau may then be
-    large, and deviations are hardly shrunk.
+    large, and deviations are shrunk very little.
     """
     return np.asarray(np.log(shares / (1 - shares) ** 3 * np.gradient(shares)))
 
@@ -516,7 +523,7 @@ class _VotePool:
 
 
 class _Point(NamedTuple):
-    """Biases, and the log-likelihood, its gradient, its information matrix and the winners' moments at these biases."""
+    """Biases, and at these biases the log-likelihood, its derivatives, and the moments of the votes for response a."""
 
     biases: Floats
     value: float
@@ -526,7 +533,9 @@ class _Point(NamedTuple):
 
 
 def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
-    """Sort groups into kinds with the same values equally often; return each kind's first group and each group's kind.
+    """Assign groups to the same kind if they contain the same values equally often.
+
+    The function returns the first group of each kind, and the kind of each group.
 
     The function replaces each value by a random 64-bit number and compares the groups' sums. The probability that two
     of a million different groups have the same sum is below 1e-7.
@@ -617,10 +626,14 @@ class _PosteriorMoments(NamedTuple):
 
 
 def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> _PosteriorMoments:
-    """Posterior of the biases for known taus; tau / (scale + tau) of attribute j is ``share``, between 0 and 1.
+    """Compute the posterior of the biases for known values of tau, one for each attribute.
 
-    The search for the posterior mode starts from a polynomial through the modes at the nearest shares. The start of the
-    search is so close to the mode that one expansion of the likelihood is usually enough.
+    For attribute j, ``share`` is tau / (scale + tau), which is between 0 and 1; ``taus`` has tau of the other
+    attributes.
+
+    The search for the posterior mode starts at an interpolated mode: a polynomial in ``share`` passes through the modes
+    for the nearest values of ``share``. This start is usually so close to the mode that one expansion of the likelihood
+    is enough.
     """
     path = pool.paths.setdefault((j, pool.dispersion, *np.delete(taus, j)), {})
     if share not in path:
@@ -740,11 +753,11 @@ def _find_posterior(pool: _VotePool, taus: Floats) -> _PosteriorMoments:
 def _approximate_variances(
     pool: _VotePool, curvature: sparse.csr_array, shared: Floats
 ) -> tuple[Floats, float]:
-    """Variance of every bias around its group's mean, which is not identified, and the log-determinant.
+    """Return the variance of every bias about its group's mean, and the log-determinant of the precision matrix.
 
-    In a large pool two annotators share few comparisons. The variance of a bias is therefore computed from this bias
-    and the biases that share comparisons with it, as if the latter shared comparisons with no other bias. The variances
-    of small groups are exact.
+    In a large pool two annotators share few comparisons. The approximate variance of a bias therefore uses only the
+    neighbours of the bias, which share comparisons with it, and ignores that the neighbours share comparisons with
+    other biases. In groups of at most ``FEW`` biases, the variances are exact.
     """
     diagonal = curvature.diagonal()
     neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1
@@ -770,11 +783,12 @@ def _correct_laplace(
 ) -> tuple[Floats, Floats, float]:
     r"""Mean and standard deviation of every bias without a normal approximation, and the log marginal's correction.
 
-    The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes with some unit and some
-    odds. The log-likelihood of the hypothetical votes has the same slope and curvature at the mode, and the same third
-    and fourth derivatives, averaged over the other biases. The cumulants of a vote with another vote on the same
-    comparison follow from the probabilities p and the covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
-    :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
+    The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes, whose number, odds and
+    attribute difference (``unit``) are fitted. At the mode, the log-likelihood of the hypothetical votes has the same
+    first four derivatives as the actual log-likelihood; the third and fourth derivatives are averaged over the other
+    biases. The cumulants of a vote with another vote on the same comparison follow from the probabilities p and the
+    covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2
+    c_{ik}^2`.
     """
     chance, covariance, _ = pool.point.winners
     skew, vote_variance = 1 - 2 * chance, pool.squares @ variance
@@ -826,8 +840,8 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
 
     Annotators are added to the list in the order of decreasing probability :math:`p_k` of a large deviation, while the
     mean of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because
-    a list with many certain flags would otherwise have room for them. Annotators with the same probability are added
-    together or not at all.
+    a list with many certain flags would otherwise have room for them. If annotators have the same probability, the list
+    contains all of them or none.
 
     Examples
     --------

@@ -19,9 +19,9 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# Largest number of groups of annotators within which classes are compared.
+# The test of classes uses at most this number of groups of annotators: the largest groups.
 MOST_GROUPS = 50
-# Number of values of tau over which the test of classes is averaged.
+# The test of classes is averaged over this number of values of tau.
 # Values of tau whose log-mass is lower than the largest log-mass by NEGLIGIBLE or more are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
@@ -171,7 +171,10 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Mark annotators in the largest groups with several members; the limit on groups keeps the design matrix small."""
+    """Mark the members of the ``MOST_GROUPS`` largest groups of annotators, without groups of one member.
+
+    The maximum number of groups keeps the design matrix small.
+    """
     labels, of, sizes = np.unique(group, return_inverse=True, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:MOST_GROUPS]
     return np.isin(of, largest) & (sizes[of] > 1)
@@ -185,7 +188,7 @@ def _uncorrelated(
 ) -> tuple[Floats, Floats, Floats]:
     """Rotate the biases toward attribute j and the design matrix so that errors are uncorrelated, and return variances.
 
-    If the covariance of the errors is not known, the errors count as uncorrelated.
+    If the covariance of the errors is not known, the errors are assumed to be uncorrelated.
     """
     value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
     own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
@@ -243,7 +246,7 @@ def _compare_classes(
 
 
 def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floats]]:
-    """Possible covariances of the class offsets that reliability produces, with their probabilities."""
+    """Return pairs of a probability and a covariance matrix of the part of class offsets that is due to reliability."""
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
@@ -303,9 +306,9 @@ def recommend(
 ) -> Recommendation:
     """Choose the bias term from the evidence that annotators or classes of annotators differ.
 
-    If classes differ, the choice is ``class``. If only individual annotators differ, the choice is ``shared_mean``.
-    Otherwise it is ``pooled``. The evidence that annotators differ is the test of one shared bias, or the interval of
-    tau if there is no test.
+    The function chooses ``class`` if the biases of classes differ, ``shared_mean`` if only the biases of individual
+    annotators differ, and ``pooled`` otherwise. The evidence that annotators differ is the test of one shared bias, or
+    the interval of tau if there is no test.
 
     Examples
     --------
@@ -366,9 +369,9 @@ class PoolAgreement:
 class AnnotatorAgreement(NamedTuple):
     """Mean share of co-voters on the same side, over the comparisons with a co-voter; NaN without such a comparison.
 
-    ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. If a comparison
-    has several co-voters, their share has a smaller variance than one trial with the result 0 or 1, so the interval is
-    conservative.
+    ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. The interval is
+    conservative if comparisons have several co-voters, because the share of agreeing co-voters varies less than a
+    single trial with the result 0 or 1.
     """
 
     agreement: Floats

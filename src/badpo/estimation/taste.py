@@ -18,7 +18,7 @@ from badpo.theory import Floats, Ints
 FEWEST_VOTES, MOST_COMPARED = 10, 200
 # Number of simulated pools, and number of equally extreme pools that ends the simulation (Besag and Clifford, 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
-# Number of iterations that fit one common factor, and significance level of the tests for camps.
+# Number of iterations that fit a model with one factor, and significance level of the tests for camps of annotators.
 ROUNDS, LEVEL = 60, 0.05
 
 
@@ -48,16 +48,18 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     r"""Test the hypothesis of one dimension of quality against camps of taste.
 
     With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
-    minus the part that each annotator's biases explain) is :math:`v_k v_l`. The first test's statistic is the largest
-    eigenvalue of the matrix of residual sums of products, which are divided by the square root of the annotators'
-    numbers of pairs. The null distribution of this eigenvalue is simulated: votes have one normal quality and the same
-    :math:`v_k`. ``suspect``, of shape (n_annotators,), marks annotators who agree little with the others. A second test
-    asks whether the ``suspect`` annotators agree with one another. The p-value for camps is twice the smaller one of
-    the two tests' p-values.
+    minus the part that each annotator's biases explain) is :math:`v_k v_l`. For each pair of annotators, the residual
+    is the sum of the products of their votes minus its expectation, divided by :math:`\sqrt{n_k n_l}`, where
+    :math:`n_k` is the number of pairs of votes of annotator k and a co-voter. The statistic of the first test is the
+    largest eigenvalue of the matrix of residuals. Its null distribution comes from simulated votes, which depend on one
+    normally distributed quality and on the same :math:`v_k`. ``suspect``, of shape (n_annotators,), marks annotators
+    who agree little with the others. A second test asks whether the ``suspect`` annotators agree with one another. The
+    p-value for camps is twice the smaller one of the two tests' p-values.
 
-    A few annotators with another taste share too few votes for both tests, but they agree less with all others. Another
-    test compares the variance of :math:`v_k`, weighted by numbers of pairs, with that of votes simulated with equal
-    :math:`v_k`. Its result may be due to taste or to reliability.
+    If only a few annotators have another taste, they share too few comparisons for both tests, but they agree less with
+    all other annotators. A third test therefore compares the variance of :math:`v_k`, weighted by numbers of pairs,
+    with its variance in votes simulated with equal :math:`v_k`. A significant result of the third test may be due to
+    taste or to reliability.
 
     The attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`, with the tetrachoric correlations :math:`\rho =
     \sin(\pi M / 2)` of mean products M within camps (w) and between camps (b). The reason is that biases are estimated
