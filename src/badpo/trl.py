@@ -287,14 +287,14 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         )
 
     def _use_judgments(self, judgments: Judgments) -> None:
-        """Use ``judgments`` as the training votes, from which the start of theta and facts of the run follow."""
+        """Use ``judgments`` as the training votes: build the bias term, and record their properties for checkpoints."""
         self.judgments = judgments
         if self._make_bias is not None:
             self.bias = self._make_bias(judgments)
         self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
-        """Add facts of the run, converted to the JSON types that a checkpoint contains."""
+        """Record properties of the run for checkpoints, converted to JSON types."""
         self._facts |= json.loads(json.dumps(facts))
 
     def _prepare_dataset(
@@ -530,7 +530,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _is_measurable(self) -> bool:
-        """Whether `badpo evaluate` can measure the run, which requires votes and a text model with whole weights."""
+        """Whether `badpo evaluate` can measure the run: votes exist, and the text model is not sharded or quantized."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
         is_text_model = self.judgments is not None and not self._is_vision_dataset
@@ -744,7 +744,7 @@ def _collate_with_inputs(
     column: str,
     examples: Sequence[Mapping[str, object]],
 ) -> Batch:
-    """Collate a micro-batch by the given collator, and add `COLUMN` as integers so that no library rounds it."""
+    """Collate a micro-batch with the given collator, and add `COLUMN` as integers, which no library rounds."""
     rows = [dict(example) for example in examples]
     inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
     return {**collate([*rows]), COLUMN: inputs.view(torch.int64)}

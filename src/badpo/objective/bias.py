@@ -189,7 +189,7 @@ class BiasTerm(torch.nn.Module):
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Set theta of all annotators to the same value, of shape (n_attributes,), which the coarsest part stores."""
+        """Set theta of all annotators to ``shared_bias``, of shape (n_attributes,), through the first learned part."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)
@@ -197,10 +197,10 @@ class BiasTerm(torch.nn.Module):
     def start_at(self, theta: Tensor) -> None:
         """Set the parts so that theta equals a given theta of shape (n_annotators, n_attributes).
 
-        The method sets one part after the other: the mean, the class offsets, the deviations of annotators. Each part
-        gets the mean of the theta that the earlier parts do not explain, over the annotators whose theta is learned.
-        The method drops the remainder that the last part cannot represent, and ignores rows of annotators whose mask is
-        0.
+        The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each of these
+        parameters is set to a mean over annotators with learned theta: the mean of theta minus the parameters that are
+        already set. If the bias term has no deviations, it may represent ``theta`` only approximately. The method
+        ignores rows of annotators whose mask is 0.
 
         Examples
         --------
@@ -230,12 +230,12 @@ class BiasTerm(torch.nn.Module):
         values = torch.as_tensor(values, dtype=torch.float32).to(self.fixed.device)
         if values.shape != shape:
             raise ConfigError(
-                f"the start of theta for {self.attributes} needs the shape {tuple(shape)}; got {tuple(values.shape)}"
+                f"the initial theta of {self.attributes} needs the shape {tuple(shape)}; got {tuple(values.shape)}"
             )
         rows = torch.atleast_2d(values if read is None else values[read])
         if unknown := list(compress(self.attributes, (~torch.isfinite(rows)).any(dim=0).tolist())):
             raise ConfigError(
-                f"the start of theta for {', '.join(unknown)} is not finite; start at zero, or shrink the estimate"
+                f"the initial theta of {', '.join(unknown)} is not finite; start at zero, or shrink the estimate"
             )
         if not self.parts:
             raise ConfigError(
@@ -299,7 +299,7 @@ class BiasTerm(torch.nn.Module):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BiasTerm:
-        """Read the files of `save` without any rounding; raise `BiasFileError` if they are missing or damaged."""
+        """Read the files that `save` wrote, without rounding; raise `BiasFileError` if they are missing or damaged."""
         folder = Path(folder)
         try:
             content = (folder / TENSORS_FILE).read_bytes()

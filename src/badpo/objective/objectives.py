@@ -104,7 +104,7 @@ class VoteWeights:
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """Weight of each token of a response whose alternative has ``n_other`` tokens: 1."""
+        """Return the weight 1 for every token of a response; ``n_other`` is the other response's number of tokens."""
         return np.ones(n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
@@ -115,11 +115,11 @@ class VoteWeights:
         """Update the state with the votes of the whole step; every process passes the same votes after the step."""
 
     def metrics(self) -> Metrics:
-        """Figures of the state for the log."""
+        """Return figures about the state of the objective for the log."""
         return {}
 
     def state_dict(self) -> Tensors:
-        """State that a resumed run needs in addition to the seed and the step."""
+        """Return the tensors that a resumed run needs in addition to the seed and the step number."""
         return {}
 
     def load_state_dict(self, state: Tensors) -> None:
@@ -141,7 +141,7 @@ SMALLEST_WEIGHT = 1e-4
 
 
 class GroupWeights(VoteWeights):
-    r"""Weights of groups of annotators that follow the groups' losses, by exponentiated gradient.
+    r"""Weights of annotator groups, which exponentiated-gradient steps update from the groups' losses.
 
     .. math:: \mathcal{L} = \frac{\sum_j q_{g(j)} w_j \ell_j}{\sum_j q_{g(j)} w_j}, \qquad
         q_g \leftarrow q_g\, e^{\eta \bar\ell_g}
@@ -212,8 +212,9 @@ class GroupWeights(VoteWeights):
 class SampledTokens(VoteWeights):
     """SamPO: the longer response contributes a random sample of as many tokens as the shorter response has.
 
-    Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the
-    step and the comparison, so that it does not depend on micro-batches, processes or a resumption.
+    Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
+    and the comparison. It is therefore the same for any micro-batches, for any number of processes, and in a resumed
+    run.
 
     References
     ----------
@@ -296,7 +297,7 @@ class IdentityPreference(VoteWeights):
         self.beta = float(beta)
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """Return one over the response's length for each token."""
+        """Return, for each token of a response, the reciprocal of the response's number of tokens."""
         return np.full(n_tokens, 1 / n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
@@ -371,13 +372,13 @@ class PlaceboWeights(VoteWeights):
 
 
 def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor) -> Tensor:
-    r"""Fit the bias whose weights cancel the gradient of DPO's loss along each attribute; (n_attributes,), float64.
+    r"""Fit theta so that weighted votes have no gradient of DPO's loss along any attribute; (n_attributes,), float64.
 
     .. math:: \sum_j w_j\, e^{-s_j \theta \cdot d_j / 2}\, \sigma(-s_j u_j)\, s_j d_j = 0
 
-    The equation is the minimum of a convex function. A weak prior keeps theta finite if all votes have the same
-    direction (`badpo.theory.bias_fit.fit_shared_bias`). If the votes have the probabilities
-    :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
+    The solution of the equation is the minimum of a convex function. A weak prior keeps theta finite if all votes have
+    the same direction (`badpo.theory.bias_fit.fit_shared_bias`). If the votes have the probabilities :math:`\sigma(s (u
+    + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
 
     Examples
     --------
@@ -392,7 +393,7 @@ def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tens
 
 
 def votes_of(judgments: Judgments) -> Step:
-    """All votes of the judgments, as one step."""
+    """Convert all votes of the judgments to one `Step`."""
     if not judgments.n_attributes:
         raise ValueError(
             "it needs an attribute: declare the attribute toward which the votes may be biased"

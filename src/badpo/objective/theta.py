@@ -1,7 +1,7 @@
 """Rules that move theta during training: the anchored fit, which is the default, and the paper's Adam.
 
 The trainer calls the rule once after every optimizer step, with the votes of the whole step and the policy's margins
-for these votes. Only the rule changes the learned parts of a `BiasTerm`.
+for these votes. During training, nothing except this rule changes the learned parts of a `BiasTerm`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AdamSteps:
         self.optimizer = torch.optim.Adam(list(bias.parameters()), lr=learning_rate)
 
     def step(self, votes: JudgedVotes | None) -> None:
-        """Take an Adam step; ``votes`` is None if a gradient scaler skipped the step."""
+        """Take an Adam step, unless a gradient scaler skipped the optimizer step, which ``votes=None`` indicates."""
         if votes is not None:
             self.optimizer.step()
         self.optimizer.zero_grad()

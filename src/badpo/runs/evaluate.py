@@ -134,7 +134,7 @@ class Stage:
         prompt_ids: Sequence[TokenIds] | None = None,
         **changes: Any,
     ) -> list[Generation]:
-        """Sample one answer to each prompt of the stage or in ``prompt_ids``; ``changes`` replace decoding settings."""
+        """Sample one answer per prompt; ``prompt_ids`` replaces the stage's prompts, ``changes`` decoding settings."""
         settings = asdict(replace(self.decoding, **changes))
         ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
         return sample(policy, self.tokenizer, ids, seed=seed, **settings)
@@ -360,8 +360,9 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fig
     """Return the mean theta that the training votes imply given the final policy, with its confidence interval.
 
     The implied theta is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set after the last
-    step. The growth of theta since the start of training is estimated from up to 1,024 votes, evenly spaced; the
-    confidence interval is for the fit to all votes. The result is empty if the run learned no theta in log-odds.
+    step. The growth of theta since the start of training is estimated from up to 1,024 evenly spaced votes. The
+    confidence interval is as wide as the interval for the initial theta, which is fitted to all votes. The result is
+    empty if the run learned no theta in log-odds.
     """
     if not bias.parts or not bias.extra.get("theta_in_log_odds", True):
         return {}
@@ -387,7 +388,7 @@ def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fi
     """For each attribute, return the mean of theta, the mean theta that the votes imply, and the log-odds in the votes.
 
     All values are rounded to two decimal places, so that they do not reveal an individual vote. If theta was learned
-    for fewer than five annotators, the attributes have no values.
+    for fewer than five annotators, no values are reported.
     """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
@@ -422,8 +423,8 @@ def prepare_stage(folder: Path, sources: RunSources) -> Stage:
         start = find_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
     if start is None:
         raise ConfigError(
-            f"{Path(recipe.output_dir) / 'reference'} has no model, but the run is measured against the model of the "
-            "reference; restore the model, or train the run again"
+            f"{Path(recipe.output_dir) / 'reference'} has no model, but the evaluation compares the run with the "
+            "reference in this folder; restore the model of the reference, or train the run again"
         )
     return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 

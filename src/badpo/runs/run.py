@@ -116,7 +116,7 @@ class Plan:
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"reference   {first}scored once{shared}; its log-probabilities are kept in {self.reference_cache}",
             *(
-                f"self-test   scoring forward against the model's own forward, in {test}"
+                f"self-test   the scoring forward agrees with the model's own forward in {test}"
                 for test in self.self_tests
             ),
             *(str(finding) for finding in self.findings),
@@ -389,7 +389,7 @@ class Ticker(TrainerCallback):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Judgments, bias term and objective of a run, if the recipe of the run does not contain them.
+    """Judgments for a run, and optionally a bias term and an objective that replace those of the run's recipe.
 
     If ``bias`` is None, the trainer builds the bias term of the recipe; if ``objective`` is None, the trainer uses the
     objective of the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and
@@ -566,6 +566,6 @@ def write_card(folder: Path) -> None:
 
 
 def _as_json(keys: Json) -> Json:
-    """Convert the values of a recipe or of the facts of a run to JSON types."""
+    """Convert the values of a recipe or of a run's metadata to JSON types."""
     plain: Json = json.loads(json.dumps(keys, default=str))
     return plain

@@ -160,7 +160,9 @@ def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
 def shared_bias_growth(
     slopes: Slopes, design: Tensor, offset: Tensor, weight: Tensor, quality: Tensor
 ) -> Tensor:
-    r"""Growth of the shared bias due to the quality that the policy has learned, for each column of the design.
+    r"""Change of the estimated shared bias if the quality that the policy has learned is added to the logits.
+
+    The result has one entry for each column of ``design``:
 
     .. math:: \hat\theta(o + q) - \hat\theta(o)
 
@@ -185,8 +187,8 @@ def shrink_offsets(
 ) -> Tensor:
     r"""Deviation of each group's theta from the common theta, shrunk by an estimated variance; (n_groups, q).
 
-    The logits at the common theta are ``offset``. With the score :math:`g_k` and the information :math:`H_k` of each
-    group's votes there,
+    The logits at the common theta are ``offset``. The formulas contain the score :math:`g_k` and the information
+    :math:`H_k` of the votes of group k at the common theta.
 
     .. math:: \hat\tau^2 = \max\Bigl(0, \frac{\sum_k g_k^2 / H_k - (n - 1)}{\sum_k H_k}\Bigr), \qquad
         \hat d_k = \arg\min_d \sum_{j \in k} w_j\, \ell(o_j + d^\top \delta_j)
@@ -273,7 +275,7 @@ def fit_theta(
         for i, group in enumerate(groups):
             others = design @ shared_bias + logits(left_out=i)
             offsets[i] = shrink_offsets(slopes, delta, others, weight, group, sizes[i])
-            # A common part of the offsets belongs to the shared bias, which has no prior that shrinks it.
+            # The groups' mean offset belongs to the shared bias, because the prior shrinks only the groups' offsets.
             common = offsets[i][group[group >= 0].unique()].mean(dim=0)
             offsets[i] = offsets[i] - common
             shared_bias[:q] += common

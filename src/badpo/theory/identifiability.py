@@ -31,7 +31,8 @@ from badpo.theory import Array, Bools, Floats, Ints
 
 # Coefficients whose relative size is smaller than this value are rounding errors.
 NEGLIGIBLE = 1e-10
-# Number of Newton steps that recognize most annotators with a finite theta; linear programs decide about the others.
+# Number of Newton steps after which most annotators with a finite theta are recognized.
+# Linear programs decide whether theta is finite for the annotators that the Newton steps do not recognize.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ def annotator_components(
 def informative_judgments(
     comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
 ) -> Bools:
-    """Judgments that distinguish annotators if the quality difference of each comparison is unknown.
+    """Mark the judgments with information about annotators' biases if each comparison's quality difference is unknown.
 
     A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and if
     these votes come from different annotators or have different attribute differences. Given the number of votes for
@@ -156,12 +157,12 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""Range of each attribute's coefficient in the combinations of attributes that separate an annotator's votes.
+    r"""Range of attributes' coefficients in combinations that separate an annotator's chosen from the rejected sides.
 
-    A combination v with entries between -1 and 1 and :math:`s_j\, d_j \cdot v \ge 0` for all votes is a direction in
-    which the likelihood of the votes never falls. Either the maximum likelihood theta diverges in the direction of the
-    combination, or the votes do not distinguish the attributes of the combination. The rows of ``toward`` are
-    :math:`s_j\, d_j`.
+    If a combination v of attributes, with entries between -1 and 1, has :math:`s_j\, d_j \cdot v \ge 0` for all votes
+    of an annotator, the likelihood of these votes never falls in the direction of v. Either the maximum likelihood
+    theta diverges in the direction of v, or the votes do not distinguish the attributes in v. The rows of ``toward``
+    are :math:`s_j\, d_j`.
 
     Returns
     -------
@@ -203,12 +204,12 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Find annotators whom no combination of attributes separates: some w > 0 has :math:`\sum_j w_j s_j d_j = 0`.
+    r"""Find annotators whose votes no attribute combination separates: some w > 0 has :math:`\sum_j w_j s_j d_j = 0`.
 
-    The votes of an annotator whom no combination separates identify the annotator's bias toward every attribute. The
-    search starts from the weights :math:`e^{-s_j d_j \cdot v}` and minimizes their sum by Newton steps c. If
-    :math:`s_j\, d_j \cdot c < 1` for all votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the
-    required sum of zero.
+    If no combination of attributes separates an annotator's chosen from the rejected sides, the votes identify the
+    annotator's bias toward every attribute. The search starts from the weights :math:`e^{-s_j d_j \cdot v}` and
+    minimizes their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all votes, the weights multiplied by
+    :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
     """
     q = toward.shape[1]
     design = bias_design(annotator, toward, n_annotators)
@@ -255,8 +256,8 @@ class FreeDirections:
     def difference_groups(self) -> Ints:
         """Label of every annotator's group for each attribute, of shape (n_annotators, n_attributes).
 
-        The votes identify the difference between the thetas of two annotators if and only if both annotators have the
-        same label.
+        The votes identify the difference between two annotators' thetas toward an attribute if and only if both
+        annotators have the same group label for this attribute.
         """
         # equal rows have equal random projections, and distinct rows have distinct projections with probability 1
         probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
@@ -264,7 +265,7 @@ class FreeDirections:
         labels = np.zeros(rows.shape[:2], dtype=np.intp)
         for j in range(self.n_attributes):
             tolerance = 1e4 * NEGLIGIBLE * max(np.abs(rows[:, j]).max(initial=0.0), 1e-300)
-            # the offset of 0.3 keeps the frequent values 0 and 1 away from the edges of rounding
+            # the offset of 0.3 keeps the frequent values 0 and 1 away from the boundaries at which rounding changes
             cells = np.round(rows[:, j] / tolerance + 0.3)
             _, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
             labels[:, j] = np.argsort(np.argsort(first))[group.reshape(-1)]
@@ -396,13 +397,13 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)
     fixed, free = np.split(order - 1, [rank])
     basis = np.eye(len(order))[:, free]
-    # a Gram matrix contains squares, which keep half of the digits; the repetitions correct the first solution
+    # the Gram matrix contains squares and loses half of the digits, so two more iterations refine the first solution
     for _ in range(3):
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
-    # a direction that is zero for the Gram matrix can have a large residual in the equations
-    # the function therefore keeps only combinations of directions that have no residual in the equations
-    # if no direction has a residual, none are combined, because combining would turn exact zeros into small entries
+    # due to rounding, a null vector of the Gram matrix may violate the equations
+    # the function therefore keeps only the linear combinations of null vectors that satisfy the equations
+    # if all null vectors satisfy the equations, they stay unchanged, because combining them would blur exact zeros
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
     if (size > NEGLIGIBLE).any():

@@ -262,7 +262,8 @@ def sums_by_cluster(
     """Sums of the rows of each cluster, in the order of the clusters' labels.
 
     `ratio_of_sums` of the sums equals `ratio_of_sums` of the rows with the same clusters. To compare two policies that
-    were measured on the same rows, subtract their numerators; the ratio of the difference is paired by row.
+    were measured on the same rows, pass the difference of their numerators to `ratio_of_sums`. This comparison of the
+    policies is paired by row.
 
     Examples
     --------

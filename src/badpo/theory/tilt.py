@@ -162,7 +162,7 @@ def shift_to_targets(
         while missing(-reach) > 0 or missing(reach) < 0:
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
-    # the start is exact if the log-odds are the same at every prompt and the attributes are independent
+    # the initial value is the solution if the log-odds are equal for all prompts and the attributes are independent
     solution = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
     if np.abs(solution.fun).max() < RATE_TOLERANCE:
         return np.asarray(solution.x)
@@ -196,7 +196,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
     if slope <= 0:
         raise ValueError(
             f"achieved shifts do not increase with intended shifts (slope {slope:.3g} over {len(x)} rounds); "
-            "measure rounds with more different intended shifts, or train longer"
+            "train rounds whose intended shifts differ more, or train longer"
         )
     return CalibrationLine(slope, float(y.mean() - slope * x.mean()))
 
@@ -232,7 +232,7 @@ def _check_reachable(name: str, target: float, rate: float, logs: Floats, carryi
     least = 1 - offered[:, carrying == 0].any(axis=1).mean()
     if not least < target < most:
         raise ValueError(
-            f"{name}: the target {target:g} cannot be reached. With the choices that the prompts offer, the rate "
-            f"is between {least:.3g} and {most:.3g}. Choose a target in this range, or give prompts that offer more "
-            "choices"
+            f"{name}: the target {target:g} cannot be reached. For these prompts, a policy's rate can only be "
+            f"between {least:.3g} and {most:.3g}. Choose a target in this range, or give more prompts that have "
+            "answers with and without the attribute"
         )

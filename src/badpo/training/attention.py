@@ -145,7 +145,7 @@ class TreePlan:
             groups.append(RowGroup(n_rows, n_query, n_key, mask))
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
-        # if a query index is repeated, only its first occurrence is a token and the rest are padding
+        # a repeated query index stands for a token at its first occurrence and for padding at all later occurrences
         # the assignment in reverse order keeps the output position of the first occurrence of each query index
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
@@ -153,7 +153,11 @@ class TreePlan:
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
-        """Key indices, cumulative numbers of queries and keys of the segments, and the largest numbers in a segment."""
+        """Return the arguments that torch's variable-length attention kernel needs for the segments.
+
+        The arguments are the key indices, the cumulative numbers of queries and of keys over the segments, and the
+        largest number of queries and of keys in one segment.
+        """
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
         n_key = n_query + whole[:, 2]
@@ -341,7 +345,7 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
     if setting("is_encoder_decoder"):
         return "an encoder"
     if setting("num_attention_heads") is None:
-        return "no attention heads (perhaps it has recurrent layers)"
+        return "no attention heads (the model may have recurrent layers)"
     if any("mrope_section" in rope or "mrope" in rope.values() for rope in _read_rotations(text)):
         return "rotary positions in several dimensions (M-RoPE)"
     if setting("alibi") or text.model_type in ("bloom", "mpt"):

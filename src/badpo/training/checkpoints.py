@@ -65,7 +65,7 @@ from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Facts of a run by name, as JSON.
+# Properties that a run and its checkpoints must share, by name, as JSON.
 Facts = Json
 
 # Packages whose code determines the results of a run (`CODE`), and all packages whose versions a run records.
@@ -92,7 +92,7 @@ class Environment(TypedDict):
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """Context that yields a temporary folder, which replaces ``folder`` at the end or is deleted after an error.
+    """Yield a temporary folder, which replaces ``folder`` at the end of the context or is deleted after an error.
 
     If several processes train together, only one of them is the writer.
     """
@@ -114,7 +114,7 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which ``save_pretrained`` writes the parameter names of the loaded model.
+    """Context manager under which ``save_pretrained`` keeps the parameter names of the loaded model.
 
     By default, transformers saves fused experts under the names of the published checkpoint, which a resumed run
     could not load.
@@ -128,9 +128,9 @@ def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Context for writing into a folder; if the disk is full, it raises an `OSError` that names a file or folder.
+    """Context manager that raises an `OSError` with the name of a file or folder if the disk is full.
 
-    If the disk is full, torch raises an error that does not mention the disk.
+    If the disk is full, torch itself raises an error that does not mention the disk.
     """
     try:
         yield
@@ -257,7 +257,7 @@ def remove_incomplete(folder: Path) -> None:
 
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the only fact that the user can allow to change
-# Training lengths that a resumed run may increase compared with its checkpoint, as in TRL's trainer.
+# These training arguments may be larger in a resumed run than in its checkpoint, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
 # Training arguments that must be the same in a checkpoint and in the run that resumes from it.
 # `collect_facts` records the effects of other arguments, such as the precision, as separate facts.
@@ -352,7 +352,7 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
     folder, resumed = Path(run.args.output_dir), None
     if not {*allowed} <= {CODE_FACT}:
         raise ConfigError(
-            f"allow_changed contains {', '.join(allowed)}; only the fact {CODE_FACT} may differ from the checkpoint"
+            f"allow_changed contains {', '.join(allowed)}; the only allowed value is {CODE_FACT}"
         )
     if checkpoint:
         resumed = (
@@ -588,10 +588,10 @@ def _find_best(args: TrainingArguments, state: TrainerState) -> Path | None:
 
 @contextlib.contextmanager
 def save_on_sigterm(trainer: Trainer, resume_command: str) -> Iterator[None]:
-    """Context in which SIGTERM makes the run finish its step, save a checkpoint, and raise `KeyboardInterrupt`.
+    """Context manager: SIGTERM makes the run finish its step, save a checkpoint, and raise `KeyboardInterrupt`.
 
-    Before the first step, SIGTERM stops the run at once. Several processes are stopped by their launcher.
-    ``resume_command`` resumes from the checkpoint.
+    Before the first step, SIGTERM stops the run at once. If several processes train together, their launcher handles
+    SIGTERM and stops them. ``resume_command`` resumes from the checkpoint.
     """
     callbacks = trainer.callback_handler.callbacks
     [callback] = (callback for callback in callbacks if isinstance(callback, RunCallback))

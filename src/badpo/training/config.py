@@ -246,7 +246,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> Json:
-        """Return the arguments for experiment trackers, without gold annotators, secrets and the folders of paths."""
+        """Return the arguments for experiment trackers, without gold annotators, secrets, and the folders in paths."""
         public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in public.items() if name != "gold_annotators"}
 
@@ -396,7 +396,7 @@ class BADPOConfig(TrainingArguments):
         for key in REFUSED:
             if key not in ALLOWED_IN_PYTHON and key != selecting_key:
                 value = getattr(self, key, None)
-                # for an enumeration of transformers, badpo checks the value of the enumeration member
+                # if the argument is an enumeration member of transformers, badpo checks the value of the member
                 if reason := refusal(key, getattr(value, "value", value)):
                     yield reason
 

@@ -83,7 +83,7 @@ def render_chats(
 
 @contextmanager
 def limit_templates() -> Iterator[None]:
-    """Context in which badpo stops the rendering of a chat template after one minute."""
+    """Context manager that stops the rendering of a chat template after one minute."""
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
         @wraps(method)

@@ -169,7 +169,7 @@ def load_reference(
 def require_own_optimizer(
     optimizers: tuple[Optimizer | None, LRScheduler | None], policy: PreTrainedModel
 ) -> None:
-    """Raise `ConfigError` unless ``optimizers`` has an optimizer of the trained weights and its schedule, or None."""
+    """Raise `ConfigError` unless the optimizer trains the policy and the schedule belongs to the optimizer."""
     kinds = Optimizer, LRScheduler
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     pairs = zip(optimizers, kinds, strict=True) if is_pair else ()
@@ -183,7 +183,7 @@ def require_own_optimizer(
     groups = optimizer.param_groups if optimizer is not None else [{"params": policy.parameters()}]
     if not any(id(parameter) in trained for group in groups for parameter in group["params"]):
         raise ConfigError(
-            "optimizers: the optimizer has no weight of the model that is trained. Create the optimizer from the "
+            "optimizers: the optimizer contains none of the model's trained weights. Create the optimizer from the "
             "parameters of the model object that you pass; with a new adapter, pass get_peft_model(model, peft_config) "
             "instead of peft_config"
         )
@@ -404,7 +404,7 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
 
 
 def require_log_odds(objective: Objective, args: BADPOConfig) -> None:
-    """Raise `ConfigError` if theta would start at log-odds but has another unit in the objective."""
+    """Raise `ConfigError` if theta would start from log-odds although the objective measures theta in another unit."""
     if args.warm_start != "zero" and not objective.in_log_odds:
         raise ConfigError(
             f'warm_start "{args.warm_start}" starts theta at log-odds of the votes, but theta of '
@@ -446,7 +446,7 @@ def read_training(
         codes = {problem.code for problem in error.problems if problem.severity == "error"}
         if variant not in ("pooled", "none") or codes != {"E112"}:
             raise
-        # the variants pooled and none do not use annotator ids, so badpo can use votes without an annotator
+        # the bias variants "pooled" and "none" ignore annotator ids, so badpo can use votes without an annotator
         judgments = as_judgments(data, attributes, columns={**(columns or {}), "annotator": None})
     require_texts_alone(judgments)
     chosen, findings = choose_variant(variant, judgments)
@@ -466,7 +466,7 @@ def read_training(
             f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # the notice N110 is dropped if the notice N161 or N163 repeats its content
+    # the notice N110 is dropped if the notice N161 or N163 already says the same
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -521,7 +521,7 @@ def report_no_fit(max_length: int | None) -> Problem:
 def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
     """Raise `DataError` (E143) if both responses of every comparison have the same token ids."""
     if encoded.identical.all():
-        what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} are the same tokens"
+        what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} have identical tokens"
         where = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
         remedy = "check the columns of the responses; raise max_length if the responses were cut"
         raise DataError([Problem("E143", what, where, remedy, len(encoded))])
@@ -591,7 +591,7 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
 
 
 def _encode_cell(cell: object) -> str | None:
-    """Convert a cell of a column in `TEMPLATE_COLUMNS` to JSON; a text already is JSON."""
+    """Convert a cell of a column in `TEMPLATE_COLUMNS` to JSON; a string is already JSON."""
     if isinstance(cell, str):
         return cell or None
     if pd.api.types.is_scalar(cell) and pd.isna(cell):

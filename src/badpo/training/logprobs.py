@@ -1,8 +1,8 @@
 """Log-probabilities of response tokens, computed inside the model's own forward.
 
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
-runs the decoder once. From the decoder's hidden states, the model's own forward then computes the logits at the
-positions before scored tokens, a limited number of logits at a time. The class of the model thus applies its own output
+runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits, in portions
+of limited size, and only at the positions before scored tokens. The class of the model thus applies its own output
 head, bias, scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a
 wrapped model loses the gradients silently.
 """
@@ -150,7 +150,7 @@ class _HiddenStates(BaseModelOutputWithPast):
 
 
 def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
-    """Compute logits of shape (n, vocabulary) from hidden states of shape (n, hidden) by the model's own forward."""
+    """Convert hidden states of shape (n, hidden) to logits of shape (n, vocabulary) with the model's own forward."""
     states = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
 
@@ -284,8 +284,8 @@ def response_logps(
 ) -> list[np.ndarray]:
     """Compute the log-probability of every token of each response given the prompt, without gradients.
 
-    If the model supports tree attention, it reads each prompt only once for all responses to the prompt. The model also
-    reads a beginning that several responses share only once.
+    If the model supports tree attention, it reads each prompt only once for all responses to the prompt. If several
+    responses begin with the same tokens, the model also reads these tokens only once.
     """
     layout = response_layout(attach(model), pairs)
     logps = [np.zeros(0, dtype=np.float32)] * len(pairs)
@@ -328,8 +328,8 @@ def _forwards(
 def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layout:
     """Choose the layout for individual responses: packed if the model supports tree attention, padded otherwise.
 
-    Even a model with a suitable configuration may not pass the tree plan to its attention layers. The function
-    therefore tests the packed layout on two short responses.
+    Even if the configuration of a model is suitable, the model may not pass the attention pattern (`TreePlan`) on to
+    its attention layers. The function therefore tests the packed layout on two short responses.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):

@@ -25,7 +25,7 @@ THETA_METRIC = "bias/theta/"
 # Prefixes of metrics that describe annotators.
 _PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-# Maximum number of comparisons that an error message describes, and that it lists without a description.
+# Maximum number of comparisons that an error message describes, and maximum number that it only lists by name.
 N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
@@ -142,7 +142,7 @@ class Tally:
         return round(float(self.sums[1, 1]))
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add up the sums of metrics and the tensors ``more`` over all processes; return the sums of ``more``.
+        """Sum the metrics and the tensors in ``more`` over all processes; return the summed tensors.
 
         Raise `NotFiniteError` if a value of a judgment is not finite on any process; its message begins with ``when``.
         """
@@ -166,8 +166,8 @@ class Tally:
         """Add up the sums of a step and the gradient of theta over all processes.
 
         The sum of the gradients of theta over all processes replaces the gradient of this process. The gradients of
-        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` is empty, because the scaler has
-        seen the value that is not finite and continues with a smaller scale.
+        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty, because the scaler
+        has already found a gradient that is not finite, and training continues with a smaller scale.
         """
         n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]

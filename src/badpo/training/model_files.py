@@ -33,7 +33,7 @@ _SETTINGS_FILES = (
 )
 # Keys of settings that refer to code, which transformers runs only with trust_remote_code=True.
 _CODE_KEYS = ("auto_map", "_auto_map")
-# Keys of settings whose value may be any text, because no library loads a file or code by this value.
+# Keys of settings whose value may be any text, because no library uses the value to load a file or code.
 # `drop_code_names` removes `auto_map`, and the modules in `quantization_config` belong to the model itself.
 _TEXT_KEYS = re.compile(
     "_?name_or_path|architectures|auto_map|.*_version|.*_tokens?|added_tokens_decoder|chat_template|id2label|label2id"
@@ -168,7 +168,7 @@ def describe_unreadable(name: str, error: Exception, kind: str = "a causal langu
 
 @contextlib.contextmanager
 def report_settings(name: str | Path, files: str) -> Iterator[None]:
-    """Context that converts a library's error about the settings of a model to a `ConfigError` that names the files."""
+    """Context manager that converts a library's error about a model's settings to a `ConfigError` with the files."""
     try:
         yield
     except (ConfigError, OSError, SafetensorError, ModuleNotFoundError):
@@ -194,7 +194,7 @@ def _refusal(path: Path, setting: str) -> ConfigError:
 
 
 def require_data(name: str, revision: str = "main") -> None:
-    """Raise `ConfigError` if a model, an adapter or the base model of an adapter has pickled weights or names code."""
+    """Raise `ConfigError` if a model, adapter or base model has pickled weights or settings that refer to code."""
     folder = _require_model(name, revision)
     base = _read_settings(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     # if a folder contains an adapter but no model, transformers also loads the base model of the adapter
@@ -213,7 +213,7 @@ def _require_model(name: str, revision: str) -> Path:
 
 
 def require_adapter(name: str, revision: str = "main") -> None:
-    """Raise `ConfigError` if an adapter has pickled weights, or if its configuration has a key that names code.
+    """Raise `ConfigError` if an adapter has pickled weights, or if its configuration refers to code.
 
     An unknown key of the configuration may have a number, a boolean or no value, because these cannot refer to code.
     """
@@ -242,8 +242,8 @@ def _require_bounded(path: Path, content: Json) -> None:
         for pattern in [values] if isinstance(values, str) else values:
             if not _PLAIN_NAME.fullmatch(pattern):
                 raise ConfigError(
-                    f'"{path}" has the regular expression {key}: {pattern}, and a search for it may never end. Replace '
-                    "the regular expression by a list of module names"
+                    f'"{path}" has the regular expression {key}: {pattern}. The search for matching modules may never '
+                    "end. Replace the regular expression by a list of module names"
                 )
     n_layers = sum(max(0, end - start) for start, end in content.get("layer_replication") or [])
     rank = max([content.get("r") or 0, *(content.get("rank_pattern") or {}).values()])
@@ -339,7 +339,7 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
     """Raise `ConfigError` if a model has weights, but none of them in the accepted safetensors files."""
     from transformers.utils.hub import has_file
 
-    # if a folder has no pickled weights, transformers reports missing weights, because it knows more file formats
+    # without pickled weights, the check for missing weights is left to transformers, which knows more file formats
     pickles = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
     if Path(name).is_dir() and not pickles:
         return

@@ -51,7 +51,7 @@ def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
 
 
 def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list[Tree]:
-    """Build one token tree for each comparison from two consecutive pairs, which contain the responses a and b."""
+    """Build one token tree for each comparison, whose responses a and b are consecutive entries of ``pairs``."""
     trees = []
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
@@ -63,7 +63,7 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
     """Build trees of responses to the same prompt, with at most ``token_budget`` tokens unless one response has more.
 
-    If a response shares a token with the first response of its tree, the token is scored only in the first response.
+    If a response begins like the first response of its tree, the shared tokens are scored only once.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, (prompt, _) in enumerate(pairs):

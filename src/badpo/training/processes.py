@@ -26,17 +26,18 @@ LOST_PEER_SIGNS = (
 
 @contextmanager
 def lock_by_first(folder: Path) -> Iterator[None]:
-    """Context like `badpo.data.files.locked`, in which the first process locks the folder for all processes."""
+    """Lock a folder like `badpo.data.files.locked`; only the first process locks the folder, for all processes."""
     with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
         yield
 
 
 def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
-    """Make FSDP2 compute in the same precision as a run without sharded weights; refuse unsuitable settings.
+    """Make FSDP2 compute as precisely as a run without sharded weights; raise `ConfigError` for unsuitable settings.
 
-    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. The
-    reference is scored before the weights are sharded, so the first margins would not be 0, and 16 bits are too coarse
-    for margins. badpo therefore keeps float32 in FSDP, and autocast works as in a single process.
+    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. With such
+    a policy, the first margins would not be 0, because the reference is scored before the weights are sharded.
+    Moreover, 16 bits are too coarse for margins. badpo therefore keeps float32 in FSDP, and autocast works as in a
+    single process.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None or accelerator.distributed_type != DistributedType.FSDP:

@@ -414,7 +414,7 @@ class _RecipeChecker:
         return _DEFAULTS | set_keys
 
     def _has_effect(self, key: str, value: object) -> bool:
-        """Whether badpo uses a key of the recipe; report a key that has no effect or is refused."""
+        """Check whether badpo uses a key of the recipe; report the key if it has no effect or is not allowed."""
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
             self.notices.append(Problem("N204", what, self._locate((key,)), "nothing to do"))
@@ -504,7 +504,7 @@ PATHS = (
     "fsdp_config",
     "accelerator_config",
 )
-# Recipe keys that badpo reads from a run of another machine, because they contain neither paths nor code.
+# Recipe keys that badpo reads even if the run is from another machine, because they contain neither paths nor code.
 _TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
@@ -559,7 +559,7 @@ def make_portable(keys: Keys, folder: Path) -> Keys:
 
 
 def make_relative(path: str, folder: Path) -> str:
-    """Return a path relative to a folder, with a leading dot; of a path on another drive, return only the last part."""
+    """Return a path relative to a folder, with a leading dot; for a path on another drive, return its last part."""
     try:
         relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
     except ValueError:

@@ -114,7 +114,8 @@ def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
     """Whether a few responses have bitwise the same log-probabilities with and without the adapter of the model.
 
     Most new adapters do not change the model before training, so that the base model can be the reference. PiSSA and
-    OLoRA move a part of the base weights into the adapter, so that disabling the adapter gives another model.
+    OLoRA move a part of the base weights into the adapter, so that disabling the adapter does not restore the base
+    model.
     """
     if not hasattr(model, "disable_adapter"):
         return False

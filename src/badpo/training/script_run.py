@@ -1,4 +1,4 @@
-"""Files that `badpo evaluate` and `badpo report` require to read the run of a Python script."""
+"""Write the files that `badpo evaluate` and `badpo report` need in order to read the run of a Python script."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Test before training that scoring forward and own forward of a model agree, and that policy and reference agree."""
+"""Before training, test that the scoring forward matches the model's own forward, and the policy the reference."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # The scoring forward may differ from the model's own forward by at most this factor times the rounding noise.
 NOISE_FACTOR = 2.0
-# To measure the rounding noise, a forward changes every 61st number of the input embeddings by a rounding error.
+# To measure the rounding noise, a forward changes every 61st entry of the input embeddings by a rounding error.
 NUDGED_EVERY = 61
 # Largest relative difference between two forwards of the same model that rounding can cause.
 # A larger difference between two forwards means that tokens after a response change its log-probabilities.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
 # Number of padding tokens in the forward that measures the rounding noise.
 N_PADDING = 7
-# The self-test uses `N_TRIED` longest comparisons and the same number of random comparisons.
+# The self-test uses the `N_TRIED` longest comparisons and the same number of random comparisons.
 N_TRIED = 3
 
 
@@ -45,10 +45,11 @@ class SelfTest:
     """Differences in log-probabilities and gradients between the scoring forward and the model's own forward.
 
     The difference in log-probabilities is the root mean square over tokens, divided by the standard deviation of the
-    log-probabilities. The difference in gradients with respect to the input embeddings is its norm, divided by the norm
-    of the gradient. ``noise`` has the same differences between two forwards of the model itself, one of which has
-    padding and some embeddings with a rounding error. Padding alone would not show the rounding noise, because it may
-    not change any bit. ``floor`` is allowed even if the noise is smaller.
+    log-probabilities. The difference in gradients is the norm of the difference between the two gradients with respect
+    to the input embeddings, divided by the norm of the gradient. ``noise`` contains the same measures for two forwards
+    of the model itself, one of which has padding and rounding errors in some input embeddings. Padding alone would not
+    reveal the rounding noise, because the results with and without padding can be bitwise equal. Differences up to
+    ``floor`` pass the test even if the noise is smaller.
     """
 
     precision: str  # of the weights, or "autocast"
@@ -125,7 +126,7 @@ def choose_layout(
     """Choose and test the layout of the scoring forward; raise `ConfigError` if no layout passes the self-test.
 
     The self-test does not change the mode of the model, because gradient checkpointing works only in training mode. The
-    test in the precision of the weights comes before the test under ``autocast``, because it detects smaller errors.
+    first test runs in the precision of the weights, because it detects smaller errors than the test under ``autocast``.
     The load-balancing loss of routers needs every token of a response, so it requires padded responses.
     """
     if has_router_loss:
@@ -319,7 +320,7 @@ class _Trial:
     def score_by_model(self, n_padding: int = 0) -> _Scores:
         """Score each response by a separate forward of the model itself.
 
-        If ``n_padding`` is positive, some numbers of the input embeddings have a rounding error.
+        If ``n_padding`` is positive, some entries of the input embeddings are changed by a rounding error.
         """
         scores = [
             self._score_response(*row, n_padding)

@@ -123,7 +123,7 @@ EncodedSets: TypeAlias = "EncodedJudgments | dict[str, EncodedSets] | None"
 _NO_LOGITS = "the evaluation keeps no logits; use the metrics that `evaluate` returns"
 # Arguments of TRL's `DPOTrainer` that `BADPOTrainer` does not support, with the reason or an alternative.
 _UNSUPPORTED = {
-    "data_collator": "the trainer builds micro-batches in which each comparison occurs once, separate from its votes",
+    "data_collator": "the trainer's micro-batches contain each comparison only once, and the votes in separate arrays",
     "compute_metrics": _NO_LOGITS,
     "quantization_config": "use a peft_config with model_init_kwargs={'dtype': 'bfloat16'}",
 }
@@ -316,8 +316,8 @@ class BADPOTrainer(_StepTrainer):
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # the first entry of this tensor sums the squared differences between log-probabilities of policy and reference
-        # the second entry of this tensor sums the squared log-probabilities of the reference over the same tokens
+        # the first entry is the sum of the squared differences in log-probability between the policy and the reference
+        # the second entry is the sum of the squared log-probabilities of the reference over the same tokens
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
@@ -335,7 +335,7 @@ class BADPOTrainer(_StepTrainer):
         return self._make_loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset: EvaluationData = None) -> DataLoader:
-        """Return the loader of this process's share of an evaluation set; a set of the trainer may be given by name."""
+        """Return the loader of this process's share of an evaluation set, which may be the name of a trainer's set."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
         if isinstance(data, str) and sets:
@@ -361,7 +361,7 @@ class BADPOTrainer(_StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # the log-probabilities of the common beginning of two responses cancel unless the objective weighs tokens
+        # the log-probabilities of the common beginning of two responses cancel if the objective has no token weights
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -418,7 +418,7 @@ class BADPOTrainer(_StepTrainer):
         return sorted(batches, key=lambda batch: batch["scoring"] is not None), normaliser
 
     def _add_token_weights(self, batch: MicroBatch) -> None:
-        """Add ``token_weight`` to a micro-batch if the objective weighs tokens."""
+        """Add ``token_weight`` to a micro-batch if the objective assigns weights to tokens."""
         if self.objective.weighs_tokens and batch["scoring"] is not None:
             lengths = np.bincount(batch["scoring"]["response"]).reshape(-1, 2)
             step = self.state.global_step
@@ -535,7 +535,8 @@ class BADPOTrainer(_StepTrainer):
     def check_start(self, mean_margin: float) -> None:
         """Record how policy and reference differ at the first step; stop the run if rounding does not explain this.
 
-        The run continues with a warning (W152) if the user requested another reference or dropout.
+        If policy and reference differ, but the user passed a reference model or kept dropout on, the run continues with
+        the warning W152.
         """
         squares, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (squares / size) ** 0.5 if size else 0.0
@@ -546,7 +547,7 @@ class BADPOTrainer(_StepTrainer):
             raise ConfigError(
                 f"{problem.what}, although the policy is its own reference. Possibly the cache "
                 f"{self.reference_cache.folder} holds values of another model: remove this folder and train again. If "
-                "the difference remains, the model computes other values in training than before the first step: "
+                "the difference remains, the model computes different log-probabilities before and during training: "
                 "please report the model's configuration"
             )
         log_findings(self.findings, [problem] if problem else [])
@@ -618,9 +619,9 @@ class BADPOTrainer(_StepTrainer):
     ) -> TrainOutput:
         """Train the policy; ``resume_from_checkpoint=True`` continues from the newest complete checkpoint of this run.
 
-        A second call of `train` continues from the present weights and theta with a new schedule, as in `transformers`.
-        A checkpoint of other data or settings is refused; ``allow_changed=["code"]`` allows other package versions. A
-        new run is refused if its folder has complete checkpoints of another run.
+        A second call of `train` continues from the current weights and theta with a new schedule, as in `transformers`.
+        A checkpoint with different data or settings raises an error; ``allow_changed=["code"]`` allows different
+        package versions. A new run raises an error if its folder contains complete checkpoints of another run.
         """
         with lock_by_first(self.run_folder):
             self.compute_references()
@@ -666,7 +667,7 @@ class BADPOTrainer(_StepTrainer):
             super()._save_checkpoint(model, trial)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Do nothing; `push_to_hub` creates the repository after a model was trained."""
+        """Do nothing, because `push_to_hub` creates the repository after training."""
         self.push_in_progress = None
 
     def push_to_hub(
