@@ -163,7 +163,8 @@ class Winners(NamedTuple):
     """Moments of the T votes on each of n comparisons, given how many votes on the comparison are for response a.
 
     ``chance``, of shape (n, T), is the probability that a vote is for response a. ``covariance``, of shape (n, T, T),
-    is the covariance of the indicators of these votes. The result of the function `log_total` has the shape (n,).
+    is the covariance of the indicators of these votes. ``log_total``, of shape (n,), is the logarithm of the
+    normalizing sum over all sets of winners.
     """
 
     chance: Floats
@@ -307,7 +308,7 @@ class KnownWins(QualityModel):
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Yield each run of comparisons, its votes' logits, the indicators of votes for a, and the counts of them."""
+        """Yield each run of comparisons, its votes' logits, indicators of votes for a, and counts of votes for a."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]

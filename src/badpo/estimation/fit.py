@@ -355,8 +355,9 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
 
     The estimate of a bias is infinite if all informative votes of the annotator are for one side. An infinite bias
     predicts the annotator's informative votes without error, so the other biases are estimated without these votes.
-    After the removal, another annotator may have informative votes for one side only, or none, so the function repeats
-    the removal. A combination of attributes can also predict all votes of an annotator without error.
+    After one annotator's votes have been removed, another annotator may have no informative votes or only votes for one
+    side, so the function repeats the removal. A combination of attributes can also predict all votes of an annotator
+    without error.
 
     ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function writes the status of the
     other biases into ``status``.
@@ -631,8 +632,9 @@ def fit_biases(
 
     Two groups of annotators are separated if, whenever members of both groups disagree on a comparison, the member of
     the first group chose the side with the attribute. The likelihood then keeps increasing with the difference in bias
-    between the two groups, although every annotator has votes for both sides. Groups can be separated only if the
-    quality of every comparison is a free parameter. The fit omits the votes that compare separated groups.
+    between the two groups, although every annotator has votes for both sides. Groups of annotators can be separated
+    only if the quality of every comparison is a free parameter. The fit omits the votes that compare separated groups
+    of annotators.
     """
     remaining = all_votes
     while True:
@@ -846,7 +848,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """Mark a team of annotators that few votes compare with the others; all entries are False without such a team."""
+    """Mark a team of annotators whom only few votes compare with all other annotators, if there is such a team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:

@@ -46,7 +46,7 @@ LARGEST_SLOPE = 6.0
 # Least mean number of votes per annotator.
 FEWEST = 5
 # Prior probability that biases depend linearly on reliability (low, because a linear dependence could hide biases).
-# The other two constants are the prior standard deviation of the slope and the number of iterations that fit the slope.
+# `STEEPEST` is the prior standard deviation of the slope, and `LINE_ROUNDS` iterations fit the slope.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0

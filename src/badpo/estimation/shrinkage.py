@@ -43,8 +43,8 @@ NEGLIGIBLE = 12.0
 TAU_NODES = 31
 # Number of bisections for a quantile.
 BISECTIONS = 30
-# Possible shares of annotators with large deviations from the pool mean.
-# The standard deviation of large deviations is this many times the standard deviation of ordinary deviations.
+# `FAR_SHARES` are possible shares of annotators with large deviations from the pool mean.
+# `FAR_RATIOS` are possible ratios of the standard deviation of large deviations to that of ordinary deviations.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
 # Number of EM iterations that estimate the center of the priors.
 CENTERINGS = 8
@@ -59,8 +59,8 @@ FEW = 40
 # The uncertainty of other biases lowers the approximate precision of a bias by at most this share.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
-# The iteration ends if the mean square of a Newton step, in posterior standard deviations, is below the first constant.
-# The second constant is the largest number of known modes from which the next mode is interpolated.
+# Newton's method stops if the mean square of a step, in posterior standard deviations, is below `NEAR_ENOUGH`.
+# The next posterior mode is interpolated from at most `MOST_NEAR` known modes.
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
@@ -211,7 +211,7 @@ class TauLikelihood:
     def ends(self, drop: float) -> Floats:
         """Return the values of tau / (scale + tau) at which the log-likelihood is lower than its maximum by ``drop``.
 
-        If the log-likelihood does not decrease this much on one side of the maximum, the end of the range is returned.
+        If the log-likelihood decreases less than ``drop`` on one side of the maximum, the end of the range is returned.
         """
 
         def height(share: float) -> float:
@@ -535,7 +535,7 @@ class _Point(NamedTuple):
 def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
     """Assign groups to the same kind if they contain the same values equally often.
 
-    The function returns the first group of each kind, and the kind of each group.
+    The function returns the index of the first group of each kind, and the kind of each group.
 
     The function replaces each value by a random 64-bit number and compares the groups' sums. The probability that two
     of a million different groups have the same sum is below 1e-7.

@@ -51,10 +51,10 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     minus the part that each annotator's biases explain) is :math:`v_k v_l`. For each pair of annotators, the residual
     is the sum of the products of their votes minus its expectation, divided by :math:`\sqrt{n_k n_l}`, where
     :math:`n_k` is the number of pairs of votes of annotator k and a co-voter. The statistic of the first test is the
-    largest eigenvalue of the matrix of residuals. Its null distribution comes from simulated votes, which depend on one
-    normally distributed quality and on the same :math:`v_k`. ``suspect``, of shape (n_annotators,), marks annotators
-    who agree little with the others. A second test asks whether the ``suspect`` annotators agree with one another. The
-    p-value for camps is twice the smaller one of the two tests' p-values.
+    largest eigenvalue of the matrix of residuals. The null distribution of this eigenvalue comes from simulated votes,
+    which depend on one normally distributed quality and on the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
+    marks annotators who agree little with the others. A second test asks whether the ``suspect`` annotators agree with
+    one another. The p-value for camps is twice the smaller one of the two tests' p-values.
 
     If only a few annotators have another taste, they share too few comparisons for both tests, but they agree less with
     all other annotators. A third test therefore compares the variance of :math:`v_k`, weighted by numbers of pairs,

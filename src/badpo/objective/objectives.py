@@ -213,8 +213,8 @@ class SampledTokens(VoteWeights):
     """SamPO: the longer response contributes a random sample of as many tokens as the shorter response has.
 
     Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
-    and the comparison. It is therefore the same for any micro-batches, for any number of processes, and in a resumed
-    run.
+    and the comparison. The sample is therefore the same for every division into micro-batches, for any number of
+    processes, and in a resumed run.
 
     References
     ----------
@@ -360,7 +360,7 @@ class PlaceboWeights(VoteWeights):
         self._theta = self._start + now - before
 
     def state_dict(self) -> Tensors:
-        """Theta, number of steps, and the latest votes."""
+        """Return theta, the number of steps, and the latest votes as tensors."""
         return {"placebo_theta": self._theta.clone(), **self._window.state_dict()}
 
     def load_state_dict(self, state: Tensors) -> None:

@@ -67,7 +67,7 @@ from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
-BEGUN = "begun.json"  # file with the facts that identify the run of an unfinished folder
+BEGUN = "begun.json"  # file with the properties that identify the run of an unfinished folder
 FEW_HELD_OUT = 30  # with so many prompts, the interval of a rate of 0.5 is about 0.33 wide
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def keep_run(
 
 
 def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
-    """Return the facts that determine the results of a run: settings, votes, start model and method.
+    """Return the properties that determine the results of a run: settings, votes, start model and method.
 
     The settings of a run are the keys of its recipe without paths, and the name of the pseudonym key.
     """
@@ -453,7 +453,7 @@ def read_json(path: Path) -> Json:
 
 
 def read_facts(folder: Path) -> Json:
-    """Return the facts of a finished or unfinished run; return an empty dict if the facts cannot be read."""
+    """Return the recorded properties of a finished or unfinished run; return an empty dict if they cannot be read."""
     for name in (RUN_SEAL, BEGUN):
         facts = read_json(folder / name).get("facts")
         if isinstance(facts, dict):
@@ -462,7 +462,7 @@ def read_facts(folder: Path) -> Json:
 
 
 def has_finished_run(folder: Path, facts: Json) -> bool:
-    """Return whether a folder contains a finished and undamaged run with the given facts."""
+    """Return whether a folder contains a finished and undamaged run with the given properties."""
     require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
     if is_begun and (changes := describe_changes(read_facts(folder), facts)):

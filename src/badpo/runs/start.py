@@ -94,7 +94,7 @@ def require_undamaged(
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Json:
-    """Return the facts of a supervised reference, which must be the same for all runs that share the reference."""
+    """Return the properties of a supervised reference that must be the same for all runs that share the reference."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # the same for every working directory

@@ -15,7 +15,7 @@ from badpo.theory.summaries import Interval, interval_from_influence
 
 # Standard deviation of the weak normal prior of theta, in log-odds for the typical difference of an attribute.
 # The prior keeps theta finite if all votes have the same direction.
-# It changes an estimate of 1 from 100 votes by less than 0.003.
+# The weak prior changes an estimate of 1 from 100 votes by less than 0.003.
 PRIOR_SD = 5.0
 # Newton's method: number of steps, largest step in log-odds, and length of the last step.
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9

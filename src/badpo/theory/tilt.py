@@ -196,7 +196,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
     if slope <= 0:
         raise ValueError(
             f"achieved shifts do not increase with intended shifts (slope {slope:.3g} over {len(x)} rounds); "
-            "train rounds whose intended shifts differ more, or train longer"
+            "train with intended shifts that differ more, or train longer"
         )
     return CalibrationLine(slope, float(y.mean() - slope * x.mean()))
 

@@ -264,7 +264,7 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which ``model`` uses the tree attention.
+    """Context manager that makes ``model`` use the tree attention.
 
     The context must include the whole training or scoring with all backward passes. Inside the context, a forward
     without a packed row, such as in generation, uses ``sdpa`` attention. If the model is saved inside the context, its

@@ -1,4 +1,4 @@
-"""Files of a training run: checkpoints, facts that a resumed run must share, the step log, and package versions."""
+"""Files of a training run: checkpoints, properties that a resumed run must share, step log, and package versions."""
 
 # mypy does not analyze transformers, so the classes of transformers have no types
 # mypy: disallow-subclassing-any=False
@@ -198,7 +198,7 @@ def read_package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the manifest of a checkpoint with checksums of its files and the ``facts`` that resumed runs must share."""
+    """Write a checkpoint's manifest, with checksums of its files and the properties that resumed runs must share."""
     _flush_tree(folder)
     _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
@@ -269,7 +269,7 @@ _ARGUMENTS = """
 
 
 def collect_facts(run: Trainer) -> Facts:
-    """Collect the facts that a resumed run must share with its checkpoint, under names that users understand."""
+    """Collect the properties that a resumed run must share with its checkpoint, under names that users understand."""
     args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
     configuration = read_configuration(run.model)
     annotators = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
@@ -300,7 +300,7 @@ def collect_facts(run: Trainer) -> Facts:
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
-    # the facts are converted to JSON types, because they are compared with facts that are read from a JSON file
+    # the properties are converted to JSON types, because they are compared with properties from a JSON file
     plain: Facts = json.loads(json.dumps(facts, default=str))
     return plain
 
@@ -445,7 +445,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
 
 
 def save_bias(run: Trainer, folder: Path) -> None:
-    """Write the bias term of a run, with facts about the votes of the run and the unit of theta."""
+    """Write the bias term of a run, with information about the run's votes and the unit of theta."""
     facts = {"variant": run.args.bias, **collect_bias_facts(run.judgments, run.bias)}
     if not run.objective.in_log_odds:
         facts["theta_in_log_odds"] = False
@@ -453,12 +453,12 @@ def save_bias(run: Trainer, folder: Path) -> None:
 
 
 def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
-    """Write the bias term of a run, with ``facts`` and the difference of policy and reference at the first step."""
+    """Write a run's bias term, ``facts``, and the difference between policy and reference at the first step."""
     run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
 def collect_bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
-    """Collect facts about the votes from which a bias term is learned."""
+    """Describe the votes from which a bias term is learned."""
     gold = bias.mask.cpu().numpy() == 0
     return {
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],

@@ -269,7 +269,7 @@ def disable_dropout(model: PreTrainedModel) -> Dropouts:
 
 @contextmanager
 def restore_dropouts(removed: Dropouts) -> Iterator[None]:
-    """Context in which the dropouts that `disable_dropout` removed are restored, so that the model can be saved."""
+    """Context manager that restores the dropouts that `disable_dropout` removed, so that the model can be saved."""
     for configuration, dropouts in removed:
         configuration.__dict__.update(dropouts)
     try:

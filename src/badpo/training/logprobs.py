@@ -255,14 +255,14 @@ class _PickLogps(torch.autograd.Function):
 
 
 def scoring_attention(model: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:
-    """Context that activates the attention for a layout; it must include all forward and backward passes."""
+    """Context manager that activates a layout's attention; it must enclose all forward and backward passes."""
     is_packed = layout in (packed_comparisons, packed_responses)
     return tree_attention(remove_adapter(model)) if is_packed else nullcontext()
 
 
 @contextmanager
 def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
-    """Context with the model in training or evaluation mode; afterwards, each module returns to its previous mode."""
+    """Put the model into training or evaluation mode inside a context; restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -274,7 +274,7 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
-    """Context with the model in evaluation mode and without gradients; it yields the device of the model."""
+    """Put the model into evaluation mode without gradients inside a context, and yield the model's device."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 

@@ -34,10 +34,10 @@ def lock_by_first(folder: Path) -> Iterator[None]:
 def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
     """Make FSDP2 compute as precisely as a run without sharded weights; raise `ConfigError` for unsuitable settings.
 
-    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. With such
-    a policy, the first margins would not be 0, because the reference is scored before the weights are sharded.
-    Moreover, 16 bits are too coarse for margins. badpo therefore keeps float32 in FSDP, and autocast works as in a
-    single process.
+    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. If only
+    the policy were rounded to 16 bits, the first margins would not be 0, because the reference is scored before the
+    weights are sharded. Moreover, 16 bits are too coarse for margins. badpo therefore keeps float32 in FSDP, and
+    autocast works as in a single process.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None or accelerator.distributed_type != DistributedType.FSDP:

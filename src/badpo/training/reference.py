@@ -235,7 +235,7 @@ class ReferenceScorer:
 
     @contextmanager
     def reference(self) -> Iterator[PreTrainedModel | None]:
-        """Context that yields the reference model; None if the policy was its own reference and has been trained."""
+        """Yield the reference model, or None if the policy was its own reference and has been trained since then."""
         if self._ref_model is not None:
             yield self._ref_model.to(self._args.device)
         elif self._adapter_is_neutral:

@@ -408,7 +408,7 @@ class _Trial:
 
 @contextmanager
 def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Context in which no weight requires a gradient and no GPU uses TF32 for float32 products."""
+    """Context manager under which no weight requires a gradient and no GPU uses TF32 for float32 products."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matmul = torch.backends.cuda.matmul
     precision, matmul.fp32_precision = matmul.fp32_precision, "ieee"

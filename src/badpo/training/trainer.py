@@ -117,7 +117,7 @@ logger = logging.getLogger(__name__)
 # Evaluation data, which is one data set or a mapping from names to data sets.
 EvaluationData: TypeAlias = Judgments | Source | Mapping[str, Judgments | Source] | None
 
-# The same, encoded.
+# Encoded evaluation data, which is one data set, a mapping from names to data sets, or None.
 EncodedSets: TypeAlias = "EncodedJudgments | dict[str, EncodedSets] | None"
 
 _NO_LOGITS = "the evaluation keeps no logits; use the metrics that `evaluate` returns"
@@ -446,7 +446,7 @@ class BADPOTrainer(_StepTrainer):
         loss = (weight * losses).sum() / num_items_in_batch
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
-        # DDP averages gradients over processes, although the normaliser already is a sum over all processes
+        # DDP averages gradients over processes, although the normaliser is already a sum over all processes
         return (loss * self.args.world_size).float()
 
     def fix_gradient_buckets(self) -> None:
@@ -608,7 +608,7 @@ class BADPOTrainer(_StepTrainer):
 
     @cached_property
     def facts(self) -> Facts:
-        """Facts that a resumed run must share with its checkpoint; see `badpo.training.checkpoints.collect_facts`."""
+        """Properties, from `badpo.training.checkpoints.collect_facts`, that a resumed run and its checkpoint share."""
         return collect_facts(self)
 
     def train(
@@ -865,5 +865,5 @@ class SupervisedTrainer(_StepTrainer):
     ) -> Tensor:
         """Negative log-likelihood of the response tokens, divided by the number of tokens of the step."""
         logps = model(scoring=inputs["scoring"])
-        # DDP averages gradients over processes, although the token count already is a sum over all processes
+        # DDP averages gradients over processes, although the token count is already a sum over all processes
         return -logps.sum() / num_items_in_batch * self.args.world_size
