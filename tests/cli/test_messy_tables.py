@@ -166,7 +166,7 @@ def test_the_offered_command_names_who_voted_and_takes_the_place_of_a_mistyped_n
     again = invoke(*shlex.split(offered[-1])[1:])
     assert again.exit_code == 0, again.output
     assert "everyone" not in again.output and (
-        'from "Wer"' in again.output or "annotator=Wer" in offered[-1]
+        'column "Wer"' in again.output or "annotator=Wer" in offered[-1]
     )
 
 

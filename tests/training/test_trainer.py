@@ -280,7 +280,7 @@ REFUSED = [
     ("would change with the policy", lambda _: same_twice(peft_config=lora())),
     ("model must be a PreTrainedModel", lambda _: dict(model=5)),
     ("optimizers must have an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
-    ("no weight of the model", lambda _: dict(optimizers=(OTHER, None))),
+    ("none of the model.s trained weights", lambda _: dict(optimizers=(OTHER, None))),
     (
         "belongs to another",
         lambda _: dict(optimizers=(None, torch.optim.lr_scheduler.ConstantLR(OTHER))),
