@@ -46,7 +46,7 @@ def pytest_ignore_collect(collection_path):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Skip a test that imports something of `badpo[train]` while it runs."""
+    """Skip a test that imports a missing package of `badpo[train]` while it runs."""
     report = yield
     found = _MISSING.search(str(report.longrepr)) if ABSENT and report.failed else None
     if found and item.path.parent.name not in WORKS_WITHOUT:

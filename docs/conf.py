@@ -152,7 +152,7 @@ def math_visitor(display: str):
     return visit
 
 
-# what keyboards and screen readers miss in the theme's pages
+# corrections to the theme's pages for users of keyboards and screen readers
 MENDS = {
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',

@@ -41,7 +41,7 @@ from badpo.training.trainer import BADPOTrainer
 
 @dataclass(frozen=True)
 class StageSettings:
-    """Training settings of an offset stage, with the names of `BADPOConfig`.
+    """Training settings of an offset stage, named as in `BADPOConfig`.
 
     The offset stage teaches a shift s (in log-odds) as a margin of beta times s. A batch has
     ``per_device_train_batch_size`` pairs with two votes each, and the same number of answers for the divergence term.
@@ -207,7 +207,7 @@ class OffsetPairs:
 
     @property
     def n_edited(self) -> int:
-        """Number of answers that the editor could edit."""
+        """Number of answers that the counterfactual editor could change."""
         return self.n_answers - len(self.unedited)
 
 

@@ -97,7 +97,7 @@ class Anchor:
     seed: int = 42
 
     def whole_shift(self, shift: Floats) -> Floats:
-        """Extend a shift of the anchored attributes to all attributes of the editor, with zeros."""
+        """Extend a shift of the anchored attributes to all attributes of the editor; the added entries are zero."""
         shifts = dict(zip(self.targets, shift.tolist(), strict=True))
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
@@ -555,7 +555,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[Json, Path]:
     anchor, source = bench.anchor, bench.source
     find = bench.rates(bench.policy, "find")
     require_teachable(bench, find)
-    # if too few answers can be edited, the pairs raise an error before the work folder is created
+    # if too few answers can be edited, building the pairs raises an error before the work folder is created
     n_pairs = bench.pairs.train.n_comparisons
     folder.begin(source.name)
     rounds, best = calibrate(
