@@ -52,7 +52,7 @@ class CorpusStage(Stage):
 
     @property
     def responses(self) -> list[str] | None:
-        """Responses that train the reference, one per comparison; None selects each comparison's majority winner.
+        """Responses on which the reference is trained, one per comparison; None selects the majority winners.
 
         The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
         reference is therefore balanced, and only preference training can introduce a bias.

@@ -57,7 +57,7 @@ def make_reproduction(
     data: Path | None,
     data_seed: int = 0,
 ) -> Reproduction:
-    """Make the reproduction of one suite or of all suites (``all``).
+    """Reproduce one suite or all suites (``all``).
 
     Runs on a local file, or on the votes of another data seed, are written to their own folder.
     """
@@ -147,7 +147,7 @@ class SuiteResult:
 
 
 def run_suites(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
-    """Run the missing runs, and read the tables and patterns of every suite."""
+    """Execute the missing runs, and read the tables and patterns of every suite."""
     require_inputs(reproduction)
     execute(reproduction, progress, jobs)
     return [read_suite(suite, reproduction) for suite in reproduction.suites]

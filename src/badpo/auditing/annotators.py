@@ -391,7 +391,7 @@ def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: f
     if line is not None:
         value, variance = line.adjust(*estimates)
     adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau is valid whether reliability explains a part of the variance or nothing.
+    # The interval of tau is valid whether reliability explains a part of the variance or none of it.
     unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
     sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(

@@ -35,7 +35,7 @@ NOT_FOUND = (
 
 
 def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Return the judgments that estimates use, and a notice for each kind of judgments left out.
+    """Return the judgments that estimates use, and a notice for each kind of judgment left out.
 
     If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
     because repeated votes share the annotator's taste. Votes in both orders of the responses stay if the position is a

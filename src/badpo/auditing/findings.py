@@ -110,7 +110,7 @@ def check_votes(
 def check_agreement(
     findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, agreement: Json
 ) -> None:
-    """Report different tastes, votes without disagreement and votes at random."""
+    """Report different tastes, votes without disagreement and random votes."""
     camps = estimates.camps
     findings.where = "checks.reliability"
     findings.add(
@@ -237,7 +237,7 @@ def check_estimates(
 def check_reliability(
     findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, j: int
 ) -> None:
-    """Report differences that may be due to reliability instead of bias."""
+    """Report differences that may be due to reliability rather than bias."""
     name, checks = design.attributes[j], estimates.checks
     pool, reliability = estimates.pool[name], checks["reliability"]
     is_open = pool["sum"] is None and (reliability["is_unknown"] or reliability["is_hardly_known"])

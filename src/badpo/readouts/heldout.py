@@ -222,7 +222,8 @@ def vote_difference(
 ) -> dict[str, dict[str, Figures]]:
     """Compute the accuracy with one theta minus the accuracy with another theta at the same margins.
 
-    Both thetas predict most votes equally, so the difference in accuracy has a much smaller error than either accuracy.
+    Both thetas give most votes the same prediction, so the error of the difference in accuracy
+    is much smaller than the error of either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)

@@ -297,7 +297,7 @@ def _path(css: str, outline: str) -> Markup:
 
 
 def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
-    """Draw an estimate's interval, repeats and mark; unknown values are None or NaN, infinite values have no mark."""
+    """Draw an estimate's interval, repeats and mark; None and NaN are unknown values, infinity has no mark."""
     style, number, drawn = f"s{mark.style}", panel.number, Markup("")
     radius, tick = (3.0, 2.0) if panel.notes else (5.0, 6.0)
     tip, low, high = f"{mark.name}: {number(mark.value)}", mark.low, mark.high

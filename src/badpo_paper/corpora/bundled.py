@@ -113,9 +113,9 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
     """Draw an answer of random quality, and its score.
 
     Each sentence of an answer is either useful or flawed. The probability of a useful sentence increases with the
-    quality of the answer. A useful sentence is a step, a step with its reason, an instruction with a figure, or advice
-    on the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the task at its
-    start and the aim at its end. Length and form of the answer are almost independent of the quality.
+    quality of the answer. A useful sentence states a step, a step with its reason, an instruction with a figure, or
+    advice on the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the
+    task at its start and the aim at its end. Length and form of the answer are almost independent of the quality.
     """
     quality = draw.betavariate(2.2, 1.6)
     form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]

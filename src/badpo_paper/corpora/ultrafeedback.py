@@ -21,7 +21,7 @@ TRAIN = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # An earlier revision of the data set has other rows, so the same shuffle would draw other pairs.
+    # An earlier revision of the data set has different rows, so the same shuffle would draw other pairs.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 TEST = TRAIN._replace(split="test_prefs", columns=("prompt",))
