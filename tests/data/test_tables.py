@@ -21,6 +21,7 @@ from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
 from badpo.data.tables import decoded, inert, read_table, write_csv
 from badpo.data.vocabulary import KNOWN, columns_named, folded, side_of, side_pairs
+from tests import tiny
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},
@@ -591,3 +592,20 @@ def test_chat_messages_are_read_from_arrays_and_from_json_text(tmp_path):
     texts = pd.DataFrame([{"prompt": "Give JSON", "chosen": '{"a": [1, 2]}', "rejected": "[3, 4]"}])
     texts.to_csv(tmp_path / "v.csv")
     assert Judgments.read(tmp_path / "v.csv").comparisons["response_a"][0] == '{"a": [1, 2]}'
+
+
+def test_records_inside_an_object_of_counts_and_parquet_files_in_named_folders_are_read(tmp_path):
+    votes = tiny.votes().astype({"annotator": str})
+    path = tmp_path / "answer.json"
+    hits = {"total": {"value": len(votes)}, "hits": votes.to_dict("records")}
+    path.write_text(json.dumps({"took": 12, "_shards": {"total": 1}, "hits": hits}))
+    folder = tmp_path / "votes.parquet"
+    for annotator, rows in votes.groupby("annotator"):
+        (folder / f"annotator={annotator}").mkdir(parents=True)
+        file = folder / f"annotator={annotator}" / "part-0.parquet"
+        rows.drop(columns="annotator").to_parquet(file)
+    whole = Judgments.read(votes).votes["sign"].sum()
+    for source in (path, folder):
+        read = Judgments.read(source)
+        assert (read.n_votes, read.votes["sign"].sum()) == (len(votes), whole)
+        assert read.n_annotators == votes["annotator"].nunique()

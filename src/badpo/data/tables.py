@@ -55,6 +55,8 @@ _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to dete
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
 _MOST_BYTES_WRITTEN_OUT = 2**34
+# Largest size of the cell formats of a workbook, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
+_MOST_BYTES_OF_STYLES = 2**22
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -214,6 +216,8 @@ def _read_folder(path: Path, split: str = "") -> Table:
     elif files := sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet")):
         for file in files:
             parts.setdefault(file.stem.split("-")[0], []).append(file)
+    elif files := sorted(path.glob("*=*/**/*.parquet")):
+        return _read_partitions(path, files)
     else:
         parts = {file.name: [file] for file in sorted(path.iterdir()) if file.suffix.lower() in READERS}
         if not split and 1 < len(parts) <= _MOST_FILES:
@@ -224,6 +228,18 @@ def _read_folder(path: Path, split: str = "") -> Table:
         raise _one_of(path, parts)
     files = parts.get(split) or next(iter(parts.values()))
     return Table(_frame_of_arrow(pq.read_table(files)), str(path)) if files[1:] else read_table(files[0])
+
+
+def _read_partitions(path: Path, files: Sequence[Path]) -> Table:
+    """Read parquet files in folders such as ``rater=R01``, whose names are the cells of further columns."""
+    frames, n_rows, n_cells = [], 0, 0
+    for file in files:
+        cells = (name.partition("=") for name in file.relative_to(path).parts[:-1] if "=" in name)
+        frame = _read_parquet(file).frame.assign(**{name: cell for name, _, cell in cells})
+        frames.append(frame)
+        n_rows, n_cells = n_rows + len(frame), n_cells + frame.size
+        require_size(str(path), n_rows, frame.shape[1], n_cells)
+    return Table(pd.concat(frames, ignore_index=True), str(path))
 
 
 def is_hub_name(path: Path) -> bool:
@@ -684,11 +700,17 @@ def _read_excel(path: Path) -> Table:
     try:
         with zipfile.ZipFile(path) as packed:
             _require_bytes(path, sum(part.file_size for part in packed.infolist()))
-            parts = [name for name in packed.namelist() if name.startswith("xl/worksheets/")]
-            has_merged = any(b"<mergeCell " in packed.read(name) for name in parts)
-        # openpyxl reports merged cells only if it loads the whole workbook instead of reading row by row
-        with contextlib.closing(load_workbook(path, read_only=not has_merged, data_only=True)) as book:
-            sheets = {sheet.title: _rows_of_sheet(sheet, path) for sheet in book.worksheets}
+            n_bytes = sum(part.file_size for part in packed.infolist() if part.filename == "xl/styles.xml")
+        if n_bytes > _MOST_BYTES_OF_STYLES:
+            what = f"its cell formats have {n_bytes:,} bytes, more than {_MOST_BYTES_OF_STYLES:,}"
+            raise _unreadable(path, what, "save it as CSV, without cell formats")
+        sheets: dict[str, list[list[str]]] = {}
+        # with read_only=False, openpyxl would create every cell of a merged range, also outside of the table
+        with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
+            for sheet in book.worksheets:
+                sheets[sheet.title] = _rows_of_sheet(sheet, path)
+                _require_size_of_sheets(path, sheets)
+            n_hidden = sum(sheet.sheet_state != "visible" for sheet in book.worksheets)
     except DataError:
         raise
     except (
@@ -698,10 +720,14 @@ def _read_excel(path: Path) -> Table:
         ValueError,
         SyntaxError,
         zipfile.BadZipFile,
+        expat.ExpatError,
     ) as error:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
-    return _table_of_sheets(path, sheets)
+    table = _table_of_sheets(path, sheets)
+    # the names of the sheets are left out, because they may be the names of people
+    what = f"{n_hidden} of {counted(len(sheets), 'sheet')} hidden in the workbook and read like the other sheets"
+    return table.noted("N102", what) if n_hidden else table
 
 
 def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table:
@@ -822,19 +848,56 @@ _PART = re.compile(
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
     """Return the cells of the rows of a sheet, all rows with the same number of cells."""
-    if hasattr(sheet, "reset_dimensions"):
-        sheet.reset_dimensions()  # a file may state the largest possible dimensions
-    for merged in [*sheet.merged_cells.ranges] if hasattr(sheet, "merged_cells") else ():
-        first = sheet.cell(merged.min_row, merged.min_col).value
-        sheet.unmerge_cells(merged.coord)
-        # the value of a merged cell is copied down but not to the right, because a title may be as wide as the table
-        for row in range(merged.min_row + 1, merged.max_row + 1):
-            sheet.cell(row, merged.min_col).value = first
+    sheet.reset_dimensions()  # a file may state the largest possible dimensions
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
     # remove empty cells at the end of a row, which a workbook stores if they have, for example, a colour
-    return _equally_wide(
+    rows = _equally_wide(
         (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts), path
     )
+    with sheet.parent._archive.open(sheet._worksheet_path) as content:
+        _fill_merged_cells(rows, _merged_ranges(content))
+    return rows
+
+
+def _merged_ranges(content: IO[bytes]) -> list[tuple[int, int, int, int]]:
+    """Return the first column and row and the last column and row of each merged range in the XML of a sheet."""
+    from openpyxl.utils import range_boundaries
+
+    ranges: list[tuple[int, int, int, int]] = []
+
+    def keep(name: str, attributes: Mapping[str, str]) -> None:
+        if name.rpartition(":")[2] == "mergeCell":
+            ranges.append(range_boundaries(attributes["ref"]))
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = keep
+    parser.ParseFile(content)
+    return ranges
+
+
+def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, int, int]]) -> None:
+    """Copy the value of each merged range down in its first column, and empty its other columns.
+
+    The value is not copied to the right, because a title may be as wide as the table. The parts of ranges outside of
+    the rows are ignored. If ranges overlap so that they have more cells than the rows, the error is a `ValueError`.
+    """
+    width = len(rows[0]) if rows else 0
+    n_cells = len(rows) * width
+    for left, top, right, bottom in ranges:
+        right, bottom = min(right, width), min(bottom, len(rows))
+        if 1 <= left <= right and 1 <= top <= bottom:
+            n_cells -= (right - left + 1) * (bottom - top + 1)
+            if n_cells < 0:
+                raise ValueError("its merged ranges overlap")
+            value = rows[top - 1][left - 1]
+            for row in rows[top - 1 : bottom]:
+                row[left - 1 : right] = [value, *[""] * (right - left)]
+
+
+def _require_size_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> None:
+    """Raise a `DataError` (E102) if the sheets of a workbook together have more rows or cells than a table may have."""
+    n_cells = sum(len(rows) * len(rows[0]) for rows in sheets.values() if rows)
+    require_size(str(path), sum(map(len, sheets.values())), 0, n_cells)
 
 
 def _equally_wide(rows_of_sheet: Iterable[list[str]], path: Path) -> list[list[str]]:
@@ -865,6 +928,7 @@ def _read_open_document(path: Path) -> Table:
             with packed.open("content.xml") as content:
                 for name, rows in itertools.groupby(_rows_of_open_document(content), lambda row: row[0]):
                     sheets[name] = _equally_wide((row for _, row in rows), path)
+                    _require_size_of_sheets(path, sheets)
     except DataError:
         raise
     except (SyntaxError, ValueError, LookupError, zipfile.BadZipFile, expat.ExpatError) as error:
@@ -1005,6 +1069,10 @@ def _read_json_lines(path: Path) -> Table:
     return Table(frame, str(path), np.array(lines, dtype=np.intp))
 
 
+def _is_list_of_objects(value: object) -> bool:
+    return isinstance(value, list) and records_in(value) is not None
+
+
 def _read_json(path: Path) -> Table:
     remedy = (
         "write a JSON list with one object for each judgment, or rename a file of JSON lines to .jsonl"
@@ -1025,6 +1093,11 @@ def _read_json(path: Path) -> Table:
             keys = {tuple(each) for each in content.values()}
             if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
                 content = {name: [*each.values()] for name, each in content.items()}
+        if not any(isinstance(each, list) for each in content.values()):
+            # answers of search services hold the records in an object, beside counts: {"hits": {"hits": [...]}}
+            inner = [each for each in content.values() if isinstance(each, dict)]
+            with_records = [each for each in inner if any(map(_is_list_of_objects, each.values()))]
+            content = with_records[0] if len(with_records) == 1 else content
         if isinstance(names := content.get("columns"), list) and isinstance(content.get("data"), list):
             content = {"rows": [dict(zip(names, row, strict=False)) for row in content["data"]]}
         lists = [each for each in content.values() if isinstance(each, list)]
