@@ -4,9 +4,11 @@ import csv
 import gzip
 import json
 import re
+import time
 import tracemalloc
 import zipfile
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -522,6 +524,68 @@ def test_a_workbook_with_a_far_cell_is_refused(tmp_path):
     book.active["XFD1048576"] = "x"
     book.save(tmp_path / "v.xlsx")
     assert "E102" in unreadable(tmp_path / "v.xlsx")
+
+
+def patch_workbook(path: Path, part: str, old: str, new: str) -> None:
+    """Replace a text in one part of a workbook."""
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    assert old.encode() in parts[part]
+    parts[part] = parts[part].replace(old.encode(), new.encode())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content)
+
+
+SHEET, STYLES = "xl/worksheets/sheet1.xml", "xl/styles.xml"
+OVERLAPPING = "".join(f'<mergeCell ref="A{i}:E{i + 10**6}"/>' for i in range(2, 2_000))
+
+
+@pytest.mark.parametrize(
+    ("part", "old", "new", "told"),
+    [
+        (SHEET, "</sheetData>", '</sheetData><mergeCell ref="B5:XFD1048576"/>', ""),
+        (SHEET, "</sheetData>", f"</sheetData><mergeCells>{OVERLAPPING}</mergeCells>", "overlap"),
+        (STYLES, "</fonts>", '<font><sz val="11"/></font>' * 200_000 + "</fonts>", "cell formats"),
+    ],
+    ids=["merged range", "overlapping ranges", "cell formats"],
+)
+def test_the_form_of_a_small_workbook_exhausts_no_time(part, old, new, told, tmp_path):
+    path, book = tmp_path / "v.xlsx", pytest.importorskip("openpyxl").Workbook()
+    book.active.append(["prompt", "response_a", "response_b", "winner"])
+    for i in range(9):
+        book.active.append([f"why {i}", "so it is", "no", "a"])
+    book.save(path)
+    patch_workbook(path, part, old, new)
+    start = time.process_time()
+    if told:
+        assert told in unreadable(path)
+    else:
+        assert read_table(path).frame["response_a"].nunique() == 1
+    assert time.process_time() - start < 10
+
+
+def test_the_limits_of_a_table_are_limits_of_all_sheets_of_a_workbook(tmp_path, monkeypatch):
+    monkeypatch.setattr("badpo.data.cells.MOST_ROWS", 100)
+    book = pytest.importorskip("openpyxl").Workbook()
+    for i in range(30):
+        sheet = book.create_sheet(f"s{i}")
+        for _ in range(9):
+            sheet.append(["prompt", "response_a"])
+    book.save(tmp_path / "v.xlsx")
+    assert "too large" in unreadable(tmp_path / "v.xlsx")
+
+
+def test_a_notice_says_how_many_sheets_are_hidden(tmp_path):
+    path, book = tmp_path / "v.xlsx", pytest.importorskip("openpyxl").Workbook()
+    for sheet in (book.active, book.create_sheet("Tom")):
+        sheet.append(["prompt", "response_a", "response_b", "winner"])
+        for i in range(9):
+            sheet.append([f"why {i}", "so it is", "no", "a"])
+    book["Tom"].sheet_state = "veryHidden"
+    book.save(path)
+    (told,) = [str(note) for note in read_table(path).notes if "hidden" in str(note)]
+    assert "1 of 2 sheets" in told and "Tom" not in told
 
 
 def workbook(path, sheet: str, strings: str, declaration: str) -> None:

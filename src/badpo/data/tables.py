@@ -700,16 +700,17 @@ def _read_excel(path: Path) -> Table:
     try:
         with zipfile.ZipFile(path) as packed:
             _require_bytes(path, sum(part.file_size for part in packed.infolist()))
-            n_bytes = sum(part.file_size for part in packed.infolist() if part.filename == "xl/styles.xml")
+            n_bytes = sum(
+                part.file_size for part in packed.infolist() if part.filename == "xl/styles.xml"
+            )
         if n_bytes > _MOST_BYTES_OF_STYLES:
             what = f"its cell formats have {n_bytes:,} bytes, more than {_MOST_BYTES_OF_STYLES:,}"
             raise _unreadable(path, what, "save it as CSV, without cell formats")
-        sheets: dict[str, list[list[str]]] = {}
         # with read_only=False, openpyxl would create every cell of a merged range, also outside of the table
         with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
-            for sheet in book.worksheets:
-                sheets[sheet.title] = _rows_of_sheet(sheet, path)
-                _require_size_of_sheets(path, sheets)
+            sheets = _limited_sheets(
+                ((sheet.title, _rows_of_sheet(sheet, path)) for sheet in book.worksheets), path
+            )
             n_hidden = sum(sheet.sheet_state != "visible" for sheet in book.worksheets)
     except DataError:
         raise
@@ -894,10 +895,17 @@ def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, i
                 row[left - 1 : right] = [value, *[""] * (right - left)]
 
 
-def _require_size_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> None:
-    """Raise a `DataError` (E102) if the sheets of a workbook together have more rows or cells than a table may have."""
-    n_cells = sum(len(rows) * len(rows[0]) for rows in sheets.values() if rows)
-    require_size(str(path), sum(map(len, sheets.values())), 0, n_cells)
+def _limited_sheets(
+    sheets: Iterable[tuple[str, list[list[str]]]], path: Path
+) -> dict[str, list[list[str]]]:
+    """Return the rows of each sheet; a `DataError` (E102) if all sheets together have too many rows or cells."""
+    found: dict[str, list[list[str]]] = {}
+    n_rows = n_cells = 0
+    for name, rows in sheets:
+        n_rows, n_cells = n_rows + len(rows), n_cells + sum(map(len, rows))
+        require_size(str(path), n_rows, 0, n_cells)
+        found[name] = rows
+    return found
 
 
 def _equally_wide(rows_of_sheet: Iterable[list[str]], path: Path) -> list[list[str]]:
@@ -919,16 +927,17 @@ def _excel_text(cell: Any) -> str:
 
 def _read_open_document(path: Path) -> Table:
     """Read the table in an OpenDocument spreadsheet (see `_table_of_sheets`)."""
-    sheets: dict[str, list[list[str]]] = {}
     try:
         with zipfile.ZipFile(path) as packed:
             _require_bytes(path, packed.getinfo("content.xml").file_size)
             with packed.open("content.xml") as content:
                 _refuse_entities(content)
             with packed.open("content.xml") as content:
-                for name, rows in itertools.groupby(_rows_of_open_document(content), lambda row: row[0]):
-                    sheets[name] = _equally_wide((row for _, row in rows), path)
-                    _require_size_of_sheets(path, sheets)
+                groups = itertools.groupby(_rows_of_open_document(content), lambda row: row[0])
+                sheets = _limited_sheets(
+                    ((name, _equally_wide((row for _, row in rows), path)) for name, rows in groups),
+                    path,
+                )
     except DataError:
         raise
     except (SyntaxError, ValueError, LookupError, zipfile.BadZipFile, expat.ExpatError) as error:
@@ -1003,7 +1012,10 @@ def _read_sqlite(path: Path) -> Table:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_PACKED_BYTES)
             named = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             names = [name for (name,) in named if not name.startswith("sqlite_")]
-            sheets = {name: [*_limited(_rows_of_database(database, name, path), path)] for name in names}
+            tables = (
+                (name, [*_limited(_rows_of_database(database, name, path), path)]) for name in names
+            )
+            sheets = _limited_sheets(tables, path)
     except sqlite3.Error as error:
         raise _unreadable(path, f"SQLite reports: {error}", remedy) from error
     if not any(rows[1:] for rows in sheets.values()):
