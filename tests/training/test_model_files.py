@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import constants
-from peft import get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import CONFIG_MAPPING
 from trl import DPOConfig
 
@@ -178,6 +178,20 @@ def test_an_adapter_that_names_code_is_refused_with_and_without_a_model(tmp_path
 
 
 ENDLESS = [
+    {"init_lora_weights": "pissa_niter_1000000000"},
+    {"init_lora_weights": "olora"},
+    {"peft_type": "OFT", "oft_block_size": 16, "num_cayley_neumann_terms": 10**9},
+    {"peft_type": "BOFT"},
+    {"peft_type": "LOHA"},
+    {"peft_type": None},
+    {"key_of_a_later_peft": 10**9},
+    {"lora_alpha": float("nan")},
+    {"lora_alpha": 1e308},
+    {"alpha_pattern": {"q_proj": 1e308}},
+    {"rank_pattern": {"q_proj": "8"}},
+    {"lora_dropout": -1},
+    {"r": True},
+    {"modules_to_save": [7]},
     {"target_modules": "(.*_?)*(([a-z]+)+)+!"},
     {"exclude_modules": "(([a-z_0-9.]+)+)+!"},
     {"layers_to_transform": [0], "layers_pattern": ["(([a-z]+)+)+!"]},
@@ -190,7 +204,31 @@ ENDLESS = [
 @pytest.mark.parametrize("keys", ENDLESS)
 def test_an_adapter_with_endless_patterns_or_too_many_layers_is_refused(tmp_path, keys):
     adapter = save_adapter(tmp_path / "adapter", **keys)
-    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
+    with pytest.raises(ConfigError, match=rf'adapter_config\.json" has the setting ({"|".join(keys)})'):
+        load_adapter(tiny.model(), adapter)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"init_lora_weights": "gaussian", "use_rslora": True, "modules_to_save": ["lm_head"]},
+        {"use_dora": True, "lora_alpha": 0.5, "lora_dropout": 0.1, "target_modules": "all-linear"},
+        {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3}},
+        {"layers_to_transform": [0], "layers_pattern": "layers", "trainable_token_indices": [1]},
+        {"task_type": None, "exclude_modules": ["v_proj"], "bias": "all", "init_lora_weights": False},
+    ],
+)
+def test_adapters_that_peft_saves_are_loaded(tmp_path, settings):
+    plain = {"task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj", "v_proj"]}
+    get_peft_model(tiny.model(), LoraConfig(**plain | settings)).save_pretrained(tmp_path / "adapter")
+    assert load_adapter(tiny.model(), tmp_path / "adapter").peft_config
+
+
+def test_an_adapter_without_its_weights_is_an_error(tmp_path):
+    adapter = tmp_path / "adapter"
+    get_peft_model(tiny.model(), LoraConfig(target_modules=["q_proj"])).save_pretrained(adapter)
+    write_keys(adapter, "adapter_config", target_modules=["q_proj", "k_proj"])
+    with pytest.raises(ConfigError, match="missing adapter keys"):
         load_adapter(tiny.model(), adapter)
 
 

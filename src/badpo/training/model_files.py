@@ -9,11 +9,14 @@ import json
 import logging
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
@@ -43,22 +46,75 @@ _TEXT_KEYS = re.compile(
 # Every name of a module, a file or a repository contains at least one of these characters.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
-# Keys of an adapter's configuration whose values may name modules of the model, its class or the base model.
-_ADAPTER_KEYS = re.compile(
-    "alpha_pattern|auto_mapping|base_model_name_or_path|bias|exclude_modules|init_lora_weights|layer_replication"
-    "|layers_pattern|layers_to_transform|modules_to_save|peft_type|peft_version|rank_pattern|revision|target_modules"
-    "|target_parameters|task_type|trainable_token_indices"
-)
-# peft uses the values of these settings of an adapter as regular expressions.
-# badpo accepts only module names as values of these settings, because a search for a module name always ends quickly.
-_PATTERN_KEYS = ("target_modules", "exclude_modules", "layers_pattern", "alpha_pattern", "rank_pattern")
-_PLAIN_NAME = re.compile(r"\^?[\w.-]+\$?")
 # Maximum number of layers and maximum rank of an adapter, which are far above the values in use.
 _MAX_LAYERS, _MAX_RANK = 1_000, 10_000
+# Maximum lora_alpha, which is a factor of the adapter's weights; values in use are below 1,000.
+_MAX_ALPHA = 1e6
 # Keys that contain the number of layers in the configurations of transformers models.
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
-# Values that peft itself writes into every adapter configuration.
-_PEFT_DEFAULTS = {"megatron_core": "megatron.core"}
+
+
+def _require_module_name(name: str) -> str:
+    # peft uses these names as regular expressions; a search for a plain name always ends quickly
+    if not re.fullmatch(r"\^?[\w.-]+\$?", name):
+        raise ValueError(
+            "this is a regular expression, for which a search may never end; list the names of modules"
+        )
+    return name
+
+
+def _require_few_layers(ranges: list[list[int]]) -> list[list[int]]:
+    n_layers = sum(max(0, end - start) for start, end in ranges)
+    if n_layers > _MAX_LAYERS:
+        raise ValueError(f"{n_layers:,} layers are more than {_MAX_LAYERS:,}")
+    return ranges
+
+
+_Name = Annotated[str, AfterValidator(_require_module_name)]
+_Names = _Name | list[_Name]
+_Rank = Annotated[int, Field(gt=0, le=_MAX_RANK)]
+_Alpha = Annotated[float, Field(gt=0, le=_MAX_ALPHA, allow_inf_nan=False)]
+
+
+class _LoraSettings(BaseModel):
+    """Settings of ``adapter_config.json`` that badpo accepts, and the types of their values.
+
+    ``init_lora_weights`` may not select a method that computes start values from the weights of the base model, because
+    such a method changes the base model and may take any time.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    peft_type: Literal["LORA"]
+    task_type: str = ""
+    peft_version: str = ""
+    auto_mapping: dict[str, str] = {}
+    base_model_name_or_path: str = ""
+    revision: str = ""
+    inference_mode: bool = False
+    r: _Rank = 8
+    lora_alpha: _Alpha = 8
+    lora_dropout: float = Field(0, ge=0, le=1)
+    target_modules: _Names = []
+    exclude_modules: _Names = []
+    modules_to_save: list[_Name] = []
+    target_parameters: list[_Name] = []
+    layers_to_transform: int | list[int] = []
+    layers_pattern: _Names = []
+    rank_pattern: dict[_Name, _Rank] = {}
+    alpha_pattern: dict[_Name, _Alpha] = {}
+    layer_replication: Annotated[
+        list[Annotated[list[int], Field(min_length=2, max_length=2)]],
+        AfterValidator(_require_few_layers),
+    ] = []
+    trainable_token_indices: list[int] | dict[str, list[int]] = []
+    bias: Literal["none", "all", "lora_only"] = "none"
+    init_lora_weights: bool | Literal["gaussian"] = True
+    fan_in_fan_out: bool = False
+    use_rslora: bool = False
+    use_dora: bool = False
+    lora_bias: bool = False
+    ensure_weight_tying: bool = False
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -95,7 +151,10 @@ def load_adapter(model: Any, folder: Path) -> Any:
 
     with report_settings(folder, "adapter_config.json or a file of weights"):
         require_adapter(str(folder))
-        return PeftModel.from_pretrained(model, folder)
+        with warnings.catch_warnings():
+            # without this error, an adapter whose weights are missing would have random or no effect
+            warnings.filterwarnings("error", "Found missing adapter keys")
+            return PeftModel.from_pretrained(model, folder)
 
 
 def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: bool = False) -> Any:
@@ -174,7 +233,7 @@ def report_settings(name: str | Path, files: str) -> Iterator[None]:
     except (ConfigError, OSError, SafetensorError, ModuleNotFoundError):
         raise
     except Exception as error:
-        kind, reason = type(error).__name__, " ".join(str(error).split())
+        kind, reason = type(error).__name__, shorten(str(error), 400)
         if kind == "OutOfMemoryError":
             raise
         raise ConfigError(
@@ -213,45 +272,39 @@ def _require_model(name: str, revision: str) -> Path:
 
 
 def require_adapter(name: str, revision: str = "main") -> None:
-    """Raise `ConfigError` if an adapter has pickled weights, or if its configuration refers to code.
-
-    An unknown key of the configuration may have a number, a boolean or no value, because these cannot refer to code.
-    """
+    """Raise `ConfigError` if an adapter has pickled weights or a setting that `_LoraSettings` does not accept."""
     folder = _find_folder(name, revision)
     path = folder / ADAPTER_CONFIG
+    _require_safetensors(name, folder, revision, (ADAPTER_WEIGHTS,))
     content = _read_settings(path)
-    for key, value in content.items():
-        is_number = isinstance(value, bool | int | float)
-        is_known = _ADAPTER_KEYS.fullmatch(key) or value == _PEFT_DEFAULTS.get(key)
-        if value and not (is_known or is_number):
-            raise _refusal(path, f"{key}: {json.dumps(value)}")
+    _require_lora(path, content)
     base = content.get("base_model_name_or_path")
     library = (content.get("auto_mapping") or {}).get("parent_library")
     if "://" in str(base):
         raise _refusal(path, f"base_model_name_or_path: {base}")
     if library and not re.fullmatch(r"transformers(\.\w+)*", str(library)):
         raise _refusal(path, f"auto_mapping: {library}")
-    _require_bounded(path, content)
-    _require_safetensors(name, folder, revision, (ADAPTER_WEIGHTS,))
 
 
-def _require_bounded(path: Path, content: Json) -> None:
-    """Raise `ConfigError` if an adapter could make peft search modules endlessly or create too many layers."""
-    for key in _PATTERN_KEYS:
-        values = content.get(key) or []
-        for pattern in [values] if isinstance(values, str) else values:
-            if not _PLAIN_NAME.fullmatch(pattern):
-                raise ConfigError(
-                    f'"{path}" has the regular expression {key}: {pattern}. The search for matching modules may never '
-                    "end. Replace the regular expression by a list of module names"
-                )
-    n_layers = sum(max(0, end - start) for start, end in content.get("layer_replication") or [])
-    rank = max([content.get("r") or 0, *(content.get("rank_pattern") or {}).values()])
-    if n_layers > _MAX_LAYERS or rank > _MAX_RANK:
+def _require_lora(path: Path, content: Json) -> None:
+    """Raise `ConfigError` unless each setting is one of `_LoraSettings`, empty, or the default of peft."""
+    from peft import LoraConfig
+
+    # peft writes every setting of its version, most of them empty
+    unset = {**LoraConfig().to_dict(), "peft_type": None}
+    chosen = {key: value for key, value in content.items() if value and value != unset.get(key)}
+    try:
+        _LoraSettings.model_validate(chosen)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        key = str(wrong["loc"][0])
+        value, reason = json.dumps(content.get(key)), wrong["msg"].partition(", ")
         raise ConfigError(
-            f'"{path}" requests {n_layers:,} layers and rank {rank:,}; the limits are {_MAX_LAYERS:,} layers and rank '
-            f"{_MAX_RANK:,}. Correct layer_replication, r or rank_pattern in this file of the adapter"
-        )
+            f'"{path}" has the setting {key}: {shorten(value, 100)}, which badpo does not accept '
+            f"({reason[2] or reason[0]}). badpo reads LoRA adapters whose settings are plain names and numbers. "
+            "Correct or delete this setting; or load the adapter in Python, merge it into its model "
+            "(merge_and_unload), and save the model"
+        ) from error
 
 
 def require_settings(name: str, revision: str = "main") -> Path:
