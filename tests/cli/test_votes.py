@@ -72,7 +72,10 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     interval = " to ".join(f"{row[end]:.2f}" for end in ("ci_low", "ci_high"))
     told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % confidence interval {interval}"
     assert result.stderr == f"{told}\n"
-    for bound, message in (("length.shared_bias>1", "has no shared_bias; it has n"), ("length>1", "in quotes")):
+    for bound, message in (
+        ("length.shared_bias>1", "has no shared_bias; it has n"),
+        ("length>1", "in quotes"),
+    ):
         (tmp_path / bound).mkdir()
         result, folder = audited(table, tmp_path / bound, "--fail-on", bound, "--json")
         assert result.exit_code == 2 and message in json.loads(result.stdout)["error"]

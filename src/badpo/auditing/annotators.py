@@ -564,7 +564,7 @@ class StatusCounts(TypedDict):
 class SharedBiasRow(TypedDict):
     """Shared bias with confidence intervals, numbers of annotators and people, and whether and why it is known."""
 
-    level: float
+    shared_bias: float
     shared_bias_ci: list[float] | None
     shared_bias_ci_beyond: list[float] | None
     n_shared_bias: int
