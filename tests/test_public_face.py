@@ -126,7 +126,9 @@ def audited(tmp_path_factory) -> Path:
 def test_what_an_audit_writes(audited):
     found = json.loads((audited / "audit.json").read_text())
     assert found["schema"] == "badpo.audit/1"
-    promised = "name scope cross_share n_cross win_rate log_odds ci_low ci_high naive_ci_low naive_ci_high odds"
+    promised = (
+        "name scope cross_share n_cross win_rate log_odds ci_low ci_high naive_ci_low naive_ci_high odds"
+    )
     assert all(set(promised.split()) <= set(row) for row in found["attributes"])
     assert all("tau" in found["pool"][row["name"]] for row in found["attributes"])
     assert_face("audit.json", keys(found))

@@ -78,9 +78,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch):
     (run,) = plan["runs"]
     assert (run["folder"], run["n_steps"], run["is_finished"]) == (str(tmp_path / RUN), 4, False)
     told = {finding["code"]: finding for finding in plan["findings"]}
-    assert "W121" in told and told["W137"]["what"].endswith(
-        "are wide, 0.22 to 0.78 for a rate of 0.5"
-    )
+    assert "W121" in told and told["W137"]["what"].endswith("are wide, 0.22 to 0.78 for a rate of 0.5")
     assert told["W137"]["remedy"] == "train with --held_out 0.5, or have more prompts judged"
     assert "W137" not in badpo(*asked, "--held_out", "0").stdout
     assert written(tmp_path) == before
