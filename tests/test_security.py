@@ -10,6 +10,7 @@ import stat
 import time
 import tomllib
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -29,9 +30,12 @@ from badpo.data.files import seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import _Loader
+from badpo.results.bias_check import _again
 from badpo.results.formatting import page_templates
-from badpo.results.run_files import read_run, read_suite
-from badpo.training.recipe import read_recipe
+from badpo.results.run_files import BiasContent, MeasuredRuns, find_finished_runs, read_run, read_suite
+from badpo.runs.evaluate import prepare_stage
+from badpo.runs.run import _find_unfinished
+from badpo.training.recipe import NO_SOURCES, read_recipe
 from badpo.training.trl_keys import refusal
 from tests.results.suites import write_suite
 
@@ -244,6 +248,57 @@ def test_a_run_folder_with_a_link_that_leads_out_is_refused(run, outside, name):
         assert "do not show" not in str(refused.value)
     with pytest.raises(ConfigError, match="symbolic link that leads out"):
         forget(find_people(["ann_aaaaaaaaaats6n"]), runs=[run])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.yaml", "run.json", "bias.json", "bias.safetensors", "log.jsonl", "readouts.json"),
+        *(
+            "environment.json",
+            "model/adapter_model.safetensors",
+            "checkpoints/checkpoint-1/complete.json",
+        ),
+    ],
+)
+def test_a_run_folder_with_a_pipe_is_refused_before_a_file_is_read(run, monkeypatch, name):
+    (run / name).parent.mkdir(exist_ok=True, parents=True)
+    (run / "model").mkdir(exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: pytest.fail("a file was read"))
+    for read in (
+        lambda: read_run(run),
+        lambda: read_suite(run.parent),
+        lambda: prepare_stage(run, NO_SOURCES),
+        lambda: _find_unfinished([run], resume=True, allow_changed=[]),
+        lambda: forget(find_people(["ann_aaaaaaaaaats6n"]), runs=[run]),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"{run / name} is a named pipe")):
+            read()
+
+
+def test_no_command_for_the_recipe_of_a_run_that_was_not_made_here_is_shown(run):
+    write_seal(run / "run.json", {}, ["config.yaml"])
+    config = {"dataset_name": "votes.csv", "push_to_hub": True}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    write_seal(run / "run.json", {}, ["config.yaml"])
+    assert read_run(run).is_trainable
+    (run / "run.json").unlink()
+    assert not read_run(run).is_trainable and _again(read_run(run), "--beta", "1") == ""
+    arm = replace(read_run(run), bias=BiasContent(parts=["mean"]))
+    assert MeasuredRuns("runs", (arm,), ()).compare_command() == ""
+
+
+def test_a_linked_run_folder_is_neither_trained_into_nor_found(run, tmp_path):
+    (tmp_path / "linked").symlink_to(run)
+    with pytest.raises(ConfigError, match="symbolic link"):
+        _find_unfinished([tmp_path / "linked"], resume=True, allow_changed=[])
+    (tmp_path / "handed").mkdir()
+    (tmp_path / "handed" / "run").symlink_to(run)
+    with pytest.raises(ConfigError, match="symbolic link"):
+        find_finished_runs([tmp_path / "handed"])
+    assert find_finished_runs([tmp_path / "handed" / "run"])
 
 
 def test_links_within_a_run_are_taken_and_one_out_of_a_cache_is_refused(run, tmp_path, outside):

@@ -51,7 +51,7 @@ def run(
     config = {"dataset_name": "../../votes.csv"} if recipe else {}
     config["bias"] = {"fit": fit} if fit else {}
     folder = Path("runs") / f"{arm}-s{seed}"
-    return Run(folder, arm, seed, Readouts.model_validate(found), bias, config)
+    return Run(folder, arm, seed, Readouts.model_validate(found), bias, config, is_made_here=True)
 
 
 def suite(*runs: Run) -> MeasuredRuns:

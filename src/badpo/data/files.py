@@ -441,7 +441,7 @@ def is_changed(path: Path) -> bool:
 
 
 def require_enclosed(folder: Path) -> None:
-    """Raise `ConfigError` if a symbolic link inside a folder leads out of the folder.
+    """Raise `ConfigError` if a link inside a folder leads out of it, or if the folder contains a pipe or a device.
 
     The folder itself may be a symbolic link, and the folder need not exist.
     """
@@ -454,6 +454,11 @@ def require_enclosed(folder: Path) -> None:
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
                 raise ConfigError(
                     f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
+                )
+            # reading a named pipe would wait forever; a file that another process removes meanwhile is accepted
+            if not (path.is_file() or path.is_dir()) and path.exists():
+                raise ConfigError(
+                    f"{path} is a named pipe, a socket or a device and not a file; remove it"
                 )
 
 

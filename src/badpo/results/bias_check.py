@@ -193,8 +193,8 @@ def _theta_problem(run: Run, name: str, small: float) -> str:
 
 
 def _again(run: Run, *options: str) -> str:
-    """Return the command that trains a run and its baselines with changed settings; empty if it has no recipe."""
-    if "dataset_name" not in run.config:
+    """Return the command that trains a run and its baselines with changed settings; empty if no command is safe."""
+    if not run.is_trainable:
         return ""
     folder = run.shown_folder.parent
     other = folder.with_name(f"{folder.name}-2") if folder.name else Path("runs-2")

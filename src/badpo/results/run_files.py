@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
+from badpo.data.files import RUN_RECIPE, Json, made_here, require_enclosed, run_damage
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
@@ -205,6 +205,12 @@ class Run:
     bias: BiasContent = BiasContent()
     config: Json = field(default_factory=dict)
     environment: RunEnvironment = RunEnvironment()
+    is_made_here: bool = False  # see `badpo.data.files.made_here`
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether badpo may show a command that runs this recipe: the recipe names a table and was made here."""
+        return self.is_made_here and "dataset_name" in self.config
 
     @property
     def recipe_bias(self) -> Json:
@@ -463,7 +469,7 @@ class MeasuredRuns:
     def compare_command(self) -> str:
         """Return the command that trains DPO and the placebo for the first run with theta; empty if there is none."""
         for run in self.runs:
-            if "dataset_name" in run.config and run.bias.parts:
+            if run.is_trainable and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
                 own = (
                     ["--compare"]
@@ -520,12 +526,19 @@ def is_continuous(config: Json) -> bool:
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the run folders among the given folders and directly inside them, without duplicates."""
+    """Return the run folders among the given folders and directly inside them, without duplicates.
+
+    A given folder may be a symbolic link. A run inside a given folder may not be a link, because the person who made
+    the folder could link to a run of another person, into which `badpo evaluate` would then write.
+    """
     found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
         found += [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir()))
+    for run in found:
+        if run.is_symlink() and run not in folders:
+            raise ConfigError(f"{run} is a symbolic link; remove the link, or name its target")
     return list(dict.fromkeys(found))
 
 
@@ -605,6 +618,7 @@ def read_run(folder: Path) -> Run:
         _read_content(folder / "bias.json", BiasContent),
         config,
         _read_content(folder / "environment.json", RunEnvironment),
+        made_here(folder),
     )
 
 

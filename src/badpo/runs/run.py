@@ -35,6 +35,7 @@ from badpo.data.files import (
     RUN_SEAL,
     Json,
     file_checksum,
+    require_enclosed,
     write_atomically,
     write_json,
 )
@@ -274,6 +275,11 @@ def _find_unfinished(
         )
     unfinished = {}
     for folder in folders:
+        if folder.is_symlink():
+            raise ConfigError(
+                f"{folder} is a symbolic link; remove the link, or choose another output_dir"
+            )
+        require_enclosed(folder)
         begun = next(_find_checkpoints(folder), None)
         if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
             continue
