@@ -245,6 +245,8 @@ UNUSABLE = [
     ("tokenizer", {"model": {"type": "evil"}}),
     ("tokenizer_config", {"tokenizer_class": "BertJapaneseTokenizer"}),
     ("config", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+    ("config", {"quantization_config": {"quant_method": "torchao", "quant_type": "int8"}}),
+    ("tokenizer_config", {"model_max_length": "x"}),
     ("adapter_config", {"layer_replication": 7}),
     ("model.safetensors.index", {"weight_map": [1]}),
 ]

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -234,6 +236,19 @@ def test_all_errors_of_a_recipe_are_reported_together(tmp_path):
     assert sorted(line.split(":")[1] for line in message.splitlines()) == ["12", "13", "14", "15", "16"]
 
 
+def test_of_very_many_errors_the_first_are_listed_with_the_number_of_others(tmp_path):
+    keys = "".join(f"unknown_{i}: 1\n" for i in range(9_000))
+    start, (*first, last) = time.process_time(), complaint(tmp_path, RECIPE + keys).splitlines()
+    assert len(first) == 20 and "8,980 more errors" in last and time.process_time() - start < 15
+
+
+def test_a_package_that_a_key_requires_is_named(tmp_path):
+    recipe = read(tmp_path, RECIPE + "deepspeed: x.json\n")
+    if find_spec("deepspeed") is None:
+        with pytest.raises(ConfigError, match="package that is not installed: .*deepspeed"):
+            recipe.arguments()
+
+
 def test_a_file_for_trl_without_attributes_is_refused(tmp_path):
     message = complaint(tmp_path, TRL_FILE)
     assert message.startswith("E207 run.yaml: ") and "bias: {variant: none}" in message
@@ -250,6 +265,7 @@ def test_missing_keys_are_described(tmp_path, content):
 
 BROKEN = {
     "beta: 0.1\nbeta: 0.2\n": '"beta" stands here and on line 1',
+    f"seed: 1{':59' * 9_000}\n": "a whole number has more than 10,000 bits",
     "- beta\n": "must consist of keys and values",
     "beta: [0.1\n": "run.yaml:2: not valid YAML",
 }

@@ -15,6 +15,8 @@ _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 # A recipe has a few thousand characters. Reading a million characters takes seconds.
 _MOST_CHARACTERS = 200_000
+# Python cannot print a whole number of more than 4,300 digits, which has at least 14,000 bits.
+_MOST_BITS = 10_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
@@ -33,6 +35,15 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML h
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
 
 
+def _construct_whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    # YAML 1.1 reads 59:59:59 as a number to the base 60, so Python's limit of digits does not apply
+    value: int = loader.construct_yaml_int(node)
+    if value.bit_length() > _MOST_BITS:
+        raise ValueError(f"a whole number has more than {_MOST_BITS:,} bits")
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_whole_number)
 _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
 
 

@@ -166,6 +166,8 @@ def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: 
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, trust_remote_code=trust_remote_code
         )
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise TypeError(f"model_max_length is {tokenizer.model_max_length!r}, not a number")
         if not trust_remote_code:
             drop_code_names(tokenizer, name)
         return tokenizer
@@ -230,7 +232,7 @@ def report_settings(name: str | Path, files: str) -> Iterator[None]:
     """Context manager that converts a library's error about a model's settings to a `ConfigError` with the files."""
     try:
         yield
-    except (ConfigError, OSError, SafetensorError, ModuleNotFoundError):
+    except (ConfigError, OSError, SafetensorError):
         raise
     except Exception as error:
         kind, reason = type(error).__name__, shorten(str(error), 400)

@@ -274,6 +274,7 @@ _SHORT_NAMES = {
     "baseline": "compare",
     "test_size": "held_out",
 }
+_MOST_ERRORS = 20  # maximum number of errors of a recipe that one message lists
 # Descriptions of the keys without a default.
 _REQUIRED = {
     "model_name_or_path": "the model to train, which is a folder or a name on the Hub",
@@ -299,7 +300,14 @@ class Recipe:
         """`BADPOConfig` of this recipe; ``changes`` replace individual arguments, such as the seed."""
         from badpo.training.config import BADPOConfig
 
-        return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
+        try:
+            return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
+        except ModuleNotFoundError as error:
+            reason = " ".join(str(error.name or error).split())
+            raise ConfigError(
+                f"E202 a key of the recipe requires a package that is not installed: {reason}. Install the package, or "
+                "delete the key"
+            ) from error
 
     @property
     def baselines(self) -> list[Recipe]:
@@ -381,8 +389,11 @@ class _RecipeChecker:
         try:
             keys = _RecipeKeys.model_validate(self._merge_keys())
         except ValidationError as error:
-            for details in error.errors():
+            errors = error.errors(include_url=False)
+            for details in errors[:_MOST_ERRORS]:
                 self._add_pydantic_error(details)
+            if n_more := len(errors[_MOST_ERRORS:]):
+                self._errors.append(f"E202 {self._file.where(())}: {n_more:,} more errors like these")
         if self._errors:
             raise ConfigError("\n".join(self._errors))
         return keys
