@@ -53,7 +53,8 @@ WIDEST_TAU = 5.0
 # A few very large differences of a continuous attribute, possibly errors, would dominate the estimates.
 # If 3 % of the differences are 40 times too large, the annotators' confidence intervals have a coverage of 74 %.
 # With a cap at five units, confidence intervals have a coverage of 92 %, and with a cap at three units 95 %.
-# Credible intervals cover 89 % with a cap at three units, because capped outliers contain no information on bias.
+# Credible intervals have a coverage of 89 % if differences above three units are capped, because capped differences
+# contain no information on bias.
 # The coverage of credible intervals is 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
 # Largest number of groups of annotators whose sizes are reported.
@@ -99,13 +100,14 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# If annotators have fewer votes on equal sides than this on average, random responders are hard to detect.
+# Random responders are hard to detect if annotators have on average fewer than this number of votes on comparisons
+# whose responses do not differ in the attribute.
 # The limit was found in 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
-# The audit raised 25 wrong flags with 10 votes per annotator on equal sides, 11 with 20 votes, and 0 with 40 votes.
+# The audit raised 25 wrong flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
 # Adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
-# With a between-annotator sd of 0.5 and 100 votes each on equal sides, confidence intervals have a coverage of 92 %.
-# With a between-annotator sd of 0.5 and 100 votes each on equal sides, credible intervals have a coverage of 90 %.
+# In simulated pools with a between-annotator sd of 0.5, confidence intervals have a coverage of 92 %, and credible
+# intervals have a coverage of 90 %. Each annotator had 100 votes on comparisons whose responses do not differ.
 UNSURE = 0.25
 # If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
 # Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
@@ -249,7 +251,7 @@ class Design:
         return self.comparison[first], self.sign[first], self.annotator[first]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Number of the chosen votes of each annotator, of shape (n_annotators, n_attributes)."""
+        """Count the votes that ``chosen`` selects, for each annotator and attribute; (n_annotators, n_attributes)."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
@@ -307,8 +309,9 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
-    The option ``quality`` sets the estimator. Without the option ``quality`` the estimator is conditional, unless for
-    every attribute more than half of the annotators with cross-group judgments have no informative vote. The
+    The option ``quality`` sets the estimator. Without this option, the audit uses the conditional estimator. The audit
+    uses the marginal estimator instead if, on every attribute, most annotators with cross-group judgments have no
+    informative vote. The
     conditional estimator ignores comparisons that are unanimous or have one vote; the marginal estimator uses all
     votes.
     """
@@ -403,7 +406,7 @@ def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: f
 
 
 def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
-    """Return estimates and standard errors, with NaN for anchors and for annotators whom the votes do not compare."""
+    """Return estimates and standard errors; NaN for gold annotators and for annotators who share no comparison."""
     is_missing = (biases.status == "anchored") | (biases.se == 0)
     return np.where(is_missing, np.nan, values or (biases.finite_deviation, biases.finite_se))
 
@@ -529,7 +532,7 @@ def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) ->
 
 
 class TauRow(TypedDict):
-    """Between-annotator standard deviation with its 95 % confidence interval; NaN and None if tau is not known."""
+    """Between-annotator standard deviation tau with its 95 % confidence interval."""
 
     tau: float
     tau_ci: list[float | None]
@@ -543,7 +546,7 @@ class GroupRow(TauRow):
 
 
 class GraphRow(TypedDict):
-    """Groups of annotators whom votes connect: number, largest sizes, and number of annotators without a group."""
+    """Groups of annotators who share comparisons: number of groups, largest sizes, and annotators without a group."""
 
     n: int
     sizes: Ints
@@ -562,7 +565,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with confidence intervals, numbers of annotators and people, and whether and why it is known."""
+    """Shared bias with confidence intervals, the numbers of annotators, and the reason if the bias is not known."""
 
     shared_bias: float
     shared_bias_ci: list[float] | None
@@ -606,7 +609,7 @@ class PoolRow(StatusCounts, TauRow, SharedBiasRow):
 
 
 class ReliabilityRow(TypedDict):
-    """Test of equal reliability, between-annotator standard deviation of reliability, and use of the reliability."""
+    """Reliability of the annotators: test of equality, between-annotator standard deviation, and further figures."""
 
     p_value: float
     spread: float
@@ -772,7 +775,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
 
 
 def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
-    """Build the row of tau with its 95 % confidence interval; NaN and None if tau is not known."""
+    """Build the row of tau with its 95 % confidence interval; tau is NaN and both ends are None if tau is not known."""
     is_known = has_known_tau(shrunken)
     return {
         "tau": shrunken.tau if is_known else np.nan,
@@ -971,7 +974,7 @@ def _build_shared_bias_row(
 
 
 def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> Json:
-    """Number of cross-group judgments of the anchors, and a test that anchors do not differ in bias."""
+    """Count the cross-group judgments by gold annotators, and test whether gold annotators differ in bias."""
     cast = anchored[design.annotator]
     votes = design.votes.select(cast)
     prompt = None if design.prompt is None else design.prompt[cast]

@@ -1,4 +1,4 @@
-"""Find votes that are not independent: repeated votes, votes that decide disagreements, and votes without ties."""
+"""Find votes that are not independent: repeated votes, votes that settle disagreements, and selective ties."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_bias_p_value
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes on a comparison is the smallest number, at least two, that this share of comparisons has.
+# The usual number of votes is the smallest number of at least two votes that at least this share of comparisons has.
 USUAL_SHARE = 0.05
 # Smallest number of comparisons with extra votes, and number of standard errors, that count as evidence.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An adjudicator cast at least FEWEST_DECIDED votes, and the share NEARLY_ALL of them on comparisons with extra votes.
+# An adjudicator cast at least FEWEST_DECIDED votes. At least the share NEARLY_ALL of these votes was cast on
+# comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
     "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
@@ -92,8 +93,8 @@ class Adjudication(NamedTuple):
 def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
     r"""Find the votes that were cast because the first votes on a comparison disagreed; None if there are none.
 
-    If the number of votes on a comparison does not depend on the votes, then the votes are exchangeable draws, and at
-    most half of their pairs disagree:
+    If nobody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws. At most half
+    of all pairs of votes then disagree:
 
     .. math:: E\Bigl[\frac{2 w (n - w)}{n (n - 1)}\Bigr] = E[2 p (1 - p)] \le \frac12
 
@@ -181,7 +182,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # for each way: number of ties counted as votes for the side with the attribute, and number of all counted ties
+        # number of ties that count as votes for the response with the attribute, and of all ties that count as votes
         ways = {
             "": (0, 0),
             "_half": (n_ties / 2, n_ties),
@@ -227,7 +228,7 @@ def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
 
 
 def _collect_votes(judgments: Judgments) -> pd.DataFrame:
-    """Sign, comparison, prompt and annotator of each vote, with ids that are the same for votes and ties."""
+    """Table with sign, comparison, prompt and annotator of each vote; tables of votes and of ties use the same ids."""
     votes, comparison = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
@@ -252,7 +253,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # If all ties are on differing sides, or all on equal sides, the p-value is the probability of this by chance.
+        # The p-value is the probability that the responses differ in the attribute for all ties, or for no tie, by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -31,7 +31,8 @@ from badpo.theory import Bools, Floats, Ints
 
 # A word, a category or a model is a covariate of comparisons if between 5 % and 95 % of the comparisons have it.
 RARE, COMMON = 0.05, 0.95
-# Largest number of words that are covariates, of words read from each prompt, and of categories of a column.
+# Three limits: number of words used as covariates, number of words read from each prompt, and number of categories
+# of a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 # Reliability is estimated from model strengths if the slope of votes on strengths exceeds this many standard errors.
 LEAST_SLOPE = 4.0
@@ -73,7 +74,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Sums:
-    """Estimates from a table in which almost every comparison has one vote.
+    """Estimates from a table in which almost every comparison has exactly one vote.
 
     Attributes
     ----------

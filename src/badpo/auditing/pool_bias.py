@@ -172,7 +172,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
-    # The sum over a group of people is zero if every member's value is zero, so few people affect few groups.
+    # The sum over a group of people is zero if every member's value is zero, and one person is in only one group.
     starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
     sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
     n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)
@@ -271,7 +271,7 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 
     The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
     repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other
-    declared attributes are equal. An attribute of the judgment has no swap pairs.
+    declared attributes are equal. An attribute of the judgment, such as the response shown first, has no swap pairs.
     """
     comparisons = judgments.comparisons
     numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
@@ -319,7 +319,7 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
 # Minimum bias of a feature that should be declared, in log-odds; 0.3 is 57 to 43.
-# Minimum share of judgments whose sides differ in a feature to declare; rarer features hardly affect a policy.
+# The audit advises declaring a feature only if the responses differ in the feature in at least this share of judgments.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -379,7 +379,7 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     return rows
 
 
-# Minimum correlation between the sides of a feature and of an attribute.
+# Minimum correlation between the differences of the two responses in a feature and in an attribute.
 # Significance level of the test that a feature explains the biases, over all pairs of features and attributes.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
@@ -396,7 +396,7 @@ class ConfoundingFeature(NamedTuple):
 def find_confounding_features(
     judgments: Judgments, measured: Judgments, votes: Votes, biases: Floats
 ) -> list[ConfoundingFeature]:
-    """Find undeclared features that correlate with an attribute and explain the annotators' biases toward it better.
+    """Find undeclared features that explain the annotators' biases better than the correlated attribute does.
 
     ``biases``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
     """

@@ -215,7 +215,7 @@ class AuditResult:
             def start(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
 
-            # The file that is opened first appears last, when all other files are written.
+            # The file that is created first gets its final name last, when all other files have been written.
             self.to_json(start(SUMMARY_FILE))
             self.to_html(start(REPORT_FILE))
             write_csv(self.annotators, start(ANNOTATORS_CSV))
