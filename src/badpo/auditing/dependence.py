@@ -182,7 +182,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # number of ties that count as votes for the response with the attribute, and of all ties that count as votes
+        # number of ties counted as votes for the response with the attribute, and number of all counted ties
         ways = {
             "": (0, 0),
             "_half": (n_ties / 2, n_ties),
@@ -253,7 +253,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # The p-value is the probability that the responses differ in the attribute for all ties, or for no tie, by chance.
+        # The p-value is the probability that responses differ in the attribute for all ties, or for no tie, by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():
