@@ -272,7 +272,6 @@ def test_a_run_folder_with_a_pipe_is_refused_before_a_file_is_read(run, monkeypa
         lambda: read_suite(run.parent),
         lambda: prepare_stage(run, NO_SOURCES),
         lambda: _find_unfinished([run], resume=True, allow_changed=[]),
-        lambda: forget(find_people(["ann_aaaaaaaaaats6n"]), runs=[run]),
     ):
         with pytest.raises(ConfigError, match=re.escape(f"{run / name} is a named pipe")):
             read()

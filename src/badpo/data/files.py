@@ -440,10 +440,11 @@ def is_changed(path: Path) -> bool:
 # -- folders that came from somebody else ----------------------------------------------------------------------
 
 
-def require_enclosed(folder: Path) -> None:
+def require_enclosed(folder: Path, may_have_pipes: bool = False) -> None:
     """Raise `ConfigError` if a link inside a folder leads out of it, or if the folder contains a pipe or a device.
 
-    The folder itself may be a symbolic link, and the folder need not exist.
+    The folder itself may be a symbolic link, and the folder need not exist. With ``may_have_pipes``, pipes, sockets and
+    devices are accepted, and the caller may open only regular files.
     """
     # a folder from another person could contain symbolic links to private files on this machine
     # through such a link, badpo could show a private file in a report, or read a private file as a policy
@@ -456,7 +457,7 @@ def require_enclosed(folder: Path) -> None:
                     f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
                 )
             # reading a named pipe would wait forever; a file that another process removes meanwhile is accepted
-            if not (path.is_file() or path.is_dir()) and path.exists():
+            if not (may_have_pipes or path.is_file() or path.is_dir()) and path.exists():
                 raise ConfigError(
                     f"{path} is a named pipe, a socket or a device and not a file; remove it"
                 )

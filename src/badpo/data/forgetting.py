@@ -114,7 +114,7 @@ class _Step:
         line = json.dumps({"when": when, "went": went}) + "\n"
         # the lock prevents the loss of entries that another call writes; on a full disk, the old record stays complete
         with locked(record, wait=True):
-            before = record.read_bytes() if record.exists() else b""
+            before = record.read_bytes() if record.is_file() else b""
             write_atomically(record, before + line.encode(), private=True)
             self.do()
 
@@ -300,7 +300,7 @@ def _beside_runs(runs: Sequence[Path]) -> list[Path]:
 def is_recorded(path: Path) -> bool:
     """Return whether an earlier call deleted a file or removed rows from it."""
     record = path.parent / RECORD
-    return record.exists() and json.dumps(path.name) in record.read_text("utf-8")
+    return record.is_file() and json.dumps(path.name) in record.read_text("utf-8")
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
@@ -313,7 +313,8 @@ def _existing(path: str | os.PathLike[str]) -> Path:
             f"{path} does not exist; name an audit's folder, a folder of runs, or a state of badpo watch"
         )
     # symbolic links are refused, because writing to one would replace the link and leave its target unchanged
-    require_enclosed(path)
+    # a pipe must not prevent that votes are forgotten; only regular files are read
+    require_enclosed(path, may_have_pipes=True)
     return path
 
 
@@ -508,7 +509,7 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return not (folder / "bias.json").exists()
     if any(folder.rglob("bias.json")):
         return False
-    if not (folder / "anchor.json").exists():
+    if not (folder / "anchor.json").is_file():
         return any(folder.parent == run.parent for run in learned)
     # anchor.json contains the name of the anchor's source run
     # the source is the run of this name next to the anchor; if there is none, any run of this name may be the source
@@ -533,7 +534,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         # if the policy is newer than the record, it was trained again without these annotators
         is_older = (
             policy.is_dir()
-            and record.exists()
+            and record.is_file()
             and _LEARNED in record.read_text("utf-8")
             and policy.stat().st_mtime < record.stat().st_mtime
         )

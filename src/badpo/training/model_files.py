@@ -166,8 +166,9 @@ def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: 
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, trust_remote_code=trust_remote_code
         )
-        if not isinstance(tokenizer.model_max_length, int | float):
-            raise TypeError(f"model_max_length is {tokenizer.model_max_length!r}, not a number")
+        longest = getattr(tokenizer, "model_max_length", 0)
+        if not isinstance(longest, int | float):
+            raise TypeError(f"model_max_length is {longest!r}, not a number")
         if not trust_remote_code:
             drop_code_names(tokenizer, name)
         return tokenizer
