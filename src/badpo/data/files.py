@@ -440,27 +440,32 @@ def is_changed(path: Path) -> bool:
 # -- folders that came from somebody else ----------------------------------------------------------------------
 
 
-def require_enclosed(folder: Path, may_have_pipes: bool = False) -> None:
-    """Raise `ConfigError` if a link inside a folder leads out of it, or if the folder contains a pipe or a device.
+def _paths_inside(folder: Path) -> Iterator[Path]:
+    return (Path(here, name) for here, folders, files in os.walk(folder) for name in (*folders, *files))
 
-    The folder itself may be a symbolic link, and the folder need not exist. With ``may_have_pipes``, pipes, sockets and
-    devices are accepted, and the caller may open only regular files.
+
+def require_enclosed(folder: Path) -> None:
+    """Raise `ConfigError` if a symbolic link inside a folder leads out of the folder.
+
+    The folder itself may be a symbolic link, and the folder need not exist.
     """
     # a folder from another person could contain symbolic links to private files on this machine
     # through such a link, badpo could show a private file in a report, or read a private file as a policy
     top = folder.resolve()
-    for here, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(here, name)
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
-                raise ConfigError(
-                    f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
-                )
-            # reading a named pipe would wait forever; a file that another process removes meanwhile is accepted
-            if not (may_have_pipes or path.is_file() or path.is_dir()) and path.exists():
-                raise ConfigError(
-                    f"{path} is a named pipe, a socket or a device and not a file; remove it"
-                )
+    for path in _paths_inside(folder):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+            raise ConfigError(
+                f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
+            )
+
+
+def require_safe_to_read(folder: Path) -> None:
+    """Raise `ConfigError` if a folder contains a pipe or a device, or a symbolic link that leads out of the folder."""
+    require_enclosed(folder)
+    for path in _paths_inside(folder):
+        # reading a named pipe would wait forever; a file that another process removes meanwhile is accepted
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise ConfigError(f"{path} is a named pipe, a socket or a device and not a file; remove it")
 
 
 def leads_out(name: str) -> bool:

@@ -314,7 +314,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
         )
     # symbolic links are refused, because writing to one would replace the link and leave its target unchanged
     # a pipe must not prevent that votes are forgotten; only regular files are read
-    require_enclosed(path, may_have_pipes=True)
+    require_enclosed(path)
     return path
 
 

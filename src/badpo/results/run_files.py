@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import RUN_RECIPE, Json, made_here, require_enclosed, run_damage
+from badpo.data.files import RUN_RECIPE, Json, made_here, require_safe_to_read, run_damage
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
@@ -595,7 +595,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder. The readouts, or else the name of the folder, determine the arm and the seed."""
-    require_enclosed(folder)
+    require_safe_to_read(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(
             f"{folder.parent}/{reason}; restore the file, or remove it and create it again"

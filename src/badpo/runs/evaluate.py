@@ -22,7 +22,7 @@ from badpo.data.files import (
     Json,
     locked,
     made_here,
-    require_enclosed,
+    require_safe_to_read,
     resealed,
     write_json,
 )
@@ -313,7 +313,7 @@ def evaluate_run(
     bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / REFERENCE
-        require_enclosed(reference)
+        require_safe_to_read(reference)
         with locked(reference, wait=True):
             measure(reference, stage, stage.args.seed, None, _measure_answers, progress)
     run = {
@@ -410,12 +410,12 @@ def prepare_stage(folder: Path, sources: RunSources) -> Stage:
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         missing = "has no finished run, which consists of a folder model and a file config.yaml"
         raise ConfigError(f"{folder} {missing}. {BY_COMMAND}")
-    require_enclosed(folder)
+    require_safe_to_read(folder)
     require_undamaged(folder)
     recipe = read_run_recipe(folder, sources)
     started_from = Path(recipe.model.model_name_or_path).parent
     if (started_from / RUN_SEAL).exists():
-        require_enclosed(started_from)
+        require_safe_to_read(started_from)
         require_undamaged(started_from)
     train, held_out = read_judgments(recipe)
     start: Path | str | None = recipe.model.model_name_or_path

@@ -35,7 +35,7 @@ from badpo.data.files import (
     RUN_SEAL,
     Json,
     file_checksum,
-    require_enclosed,
+    require_safe_to_read,
     write_atomically,
     write_json,
 )
@@ -279,7 +279,7 @@ def _find_unfinished(
             raise ConfigError(
                 f"{folder} is a symbolic link; remove the link, or choose another output_dir"
             )
-        require_enclosed(folder)
+        require_safe_to_read(folder)
         begun = next(_find_checkpoints(folder), None)
         if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
             continue

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, Json, asking_once, read_seal, require_enclosed, run_damage
+from badpo.data.files import RUN_SEAL, Json, asking_once, read_seal, require_safe_to_read, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training import inputs
@@ -71,7 +71,7 @@ def find_reference(
     folder = Path(recipe.output_dir) / "reference"
     if not (folder / "model").exists() or not (folder / RUN_SEAL).exists():
         return None
-    require_enclosed(folder)
+    require_safe_to_read(folder)
     require_undamaged(folder)
     before = read_seal(folder / RUN_SEAL).get("facts", {})
     if changes := describe_changes(before, describe_reference(recipe, train, args, responses)):

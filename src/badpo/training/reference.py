@@ -22,7 +22,7 @@ import transformers
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from badpo.data.files import require_enclosed, write_atomically
+from badpo.data.files import require_safe_to_read, write_atomically
 from badpo.data.problems import ConfigError
 from badpo.training import attention, logprobs, packing
 from badpo.training.batches import EncodedJudgments
@@ -142,7 +142,7 @@ class ReferenceCache:
     """
 
     def __init__(self, folder: Path, key: str):
-        require_enclosed(Path(folder))
+        require_safe_to_read(Path(folder))
         self.key = key
         self.folder = Path(folder) / f"{key}-{scoring_code()}"
         self._values: dict[bytes, np.ndarray] = {}

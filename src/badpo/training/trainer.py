@@ -33,7 +33,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput, speed_metrics
 
 from badpo.data.attributes import Attributes
-from badpo.data.files import DESCRIPTION_FILE, require_enclosed
+from badpo.data.files import DESCRIPTION_FILE, require_safe_to_read
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.data.tables import Source
@@ -241,7 +241,7 @@ class BADPOTrainer(_StepTrainer):
         args = copy.copy(args) if args is not None else BADPOConfig()
         _require_supported(args, arguments)
         self.run_folder = Path(args.output_dir)
-        require_enclosed(self.run_folder)
+        require_safe_to_read(self.run_folder)
         # Checkpoints contain pickles and estimates about annotators, so badpo publishes only run_folder/model.
         args.output_dir = str(self.run_folder / "checkpoints")
         n_kept, args.save_total_limit = args.save_total_limit or 0, None
