@@ -54,8 +54,8 @@ class CorpusStage(Stage):
     def responses(self) -> list[str] | None:
         """Responses on which the reference is trained, one per comparison; None selects the majority winners.
 
-        The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
-        reference is therefore balanced, and only preference training can introduce a bias.
+        The responses of a signed corpus get new signatures, drawn uniformly from four groups of names (gender by race).
+        The reference is therefore balanced, and only preference training can introduce a bias.
         """
         return (
             resign(choose_majority_responses(self.train), seed=0)
@@ -146,7 +146,7 @@ def select_attribute(judgments: Judgments, name: str) -> Judgments:
 
 # Mean number of tokens in the answers of the paper's reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
-# Fields of an arm that a run's recipe already contains, so the facts about the run leave them out.
+# A run's recipe already contains these fields of an arm, so the facts about the run omit them.
 IN_RECIPE = {"bias", "warm_start", "gold"}
 
 # -- recipes ----------------------------------------------------------------------------------------------------------

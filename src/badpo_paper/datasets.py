@@ -94,7 +94,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
 
 
 def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Make a dataset of bundled answers, either signed with names or with votes that a file can replace."""
+    """Make a dataset of bundled answers; for length or Markdown, the votes can be read from ``data`` instead."""
     if corpus.kind == "signed":
         return make_signed_dataset(N_PAIRS, corpus.data_seed)
     return (
@@ -103,7 +103,7 @@ def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
 
 
 def make_demo_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Make the demo's dataset of signed bundled answers."""
+    """Make the demo's dataset: bundled answers, signed with names."""
     return make_signed_dataset(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
 
 

@@ -1,4 +1,4 @@
-r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of these policies with MinMax-DPO.
+r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies weighted by MinMax-DPO.
 
 In each round, EM-DPO trains one policy for every type, starting from the reference. The weight of a judgment is the
 probability that its annotator has this type. EM-DPO then estimates the type probabilities again from the likelihood of
@@ -213,7 +213,7 @@ def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
 
     A weighted mean is None if one of its numbers is None. Standard errors and interval ends are None in the result,
     because they have no weighted mean. For lists, the function computes the mean of each entry. Texts and bools are
-    copied from the first readouts.
+    copied from ``readouts[0]``.
     """
     first = readouts[0]
     if isinstance(first, dict):
@@ -345,7 +345,7 @@ def train_types(
         "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
-    # this entry is dropped: the difference of the mixture is not the weighted mean of the policies' differences
+    # drop votes_minus_ceiling: its value for a mixture is not the weighted mean of the policies' values
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
     if not is_finished:

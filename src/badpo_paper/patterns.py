@@ -46,7 +46,7 @@ def select_patterns(suite: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Order:
-    """Bounds on the confidence interval of a reading over seeds, or on its value if there is only one seed.
+    """Bounds on a figure's confidence interval over seeds, or on the figure itself if there is only one seed.
 
     If an interval contains a bound, the verdict is "undecided" if ``may_be_open`` is true, and "pattern not reproduced"
     otherwise. If ``of`` names a source, the bounds are multiples of the mean of this source. ``must_contain`` inverts
@@ -117,7 +117,7 @@ def parse_order(text: str) -> Order:
 
 
 class Check(NamedTuple):
-    """One checked reading of a pattern: the text with the interval, the verdict, and whether one of the runs exists."""
+    """One checked figure of a pattern: its text with interval, its verdict, and whether any of its runs exists."""
 
     figure: str
     verdict: Verdict
@@ -125,7 +125,7 @@ class Check(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The value of a source at each planned seed (NaN if missing), and the reason if the value is not defined."""
+    """A figure's value at each planned seed (NaN if missing), and the reason if the figure is not defined."""
 
     values: pd.Series
     reason: str
@@ -134,9 +134,10 @@ class Reading(NamedTuple):
 def read_source(runs: PanelRuns, source: str) -> Reading:
     """Read a source of a pattern.
 
-    A source consists of a condition and a column's source (`badpo_paper.suites.Columns`), for example ``pooled
-    tokens.mean``. A removed share refers to DPO's shift, or to the shift of a condition that is named at the end. Two
-    sources separated by " - " are subtracted seed by seed.
+    The text of a source is the name of a condition, a space, and the place of a figure as in
+    `badpo_paper.suites.Columns`: for example ``pooled tokens.mean``. A removed share is relative to DPO's shift, or to
+    the shift of another condition, whose name then follows at the end of the text. Two sources separated by " - " are
+    subtracted seed by seed.
     """
     first, _, second = source.partition(" - ")
     if second:
@@ -173,9 +174,9 @@ def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3)
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
 
-# Values that replace a field such as {arm} in the label and the source of a reading. Each value gives one reading.
+# Values that replace a field such as {arm} in a pattern's label and source. Each value gives a figure to check.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
-# Beginning of a column's source -> number of decimals in a reading. Other columns have three decimals.
+# Beginning of a column's name in a source -> decimals of the printed figure; all other figures have three decimals.
 DECIMALS = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
 
 
@@ -210,7 +211,7 @@ def evaluate_pattern(name: str, runs: PanelRuns) -> Pattern:
 
 
 def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -> Iterator[Check]:
-    """Check the readings of a label and a source for all values of their fields."""
+    """Check a figure of a pattern for every value of the fields, such as {arm}, in its label and source."""
     order, column = parse_order(order_text), source.split()[1]
     decimals = next((n for start, n in DECIMALS.items() if column.startswith(start)), 3)
     unit = read_source(runs, order.of).values if order.of else None
@@ -226,7 +227,7 @@ def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -
 
 
 def evaluate_patterns(names: Iterable[str], panels: Sequence[PanelRuns]) -> list[Pattern]:
-    """Evaluate every pattern on each panel with some of its runs, or on the first panel if no panel has its runs."""
+    """Evaluate each pattern on every panel that has runs of the pattern, or on the first panel if none has any."""
     patterns = []
     for name in names:
         results = [(runs, evaluate_pattern(name, runs)) for runs in panels]

@@ -225,7 +225,7 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
 DEMO_ARMS = ("dpo", PLACEBO, "pooled", "shared_mean")
-# Title -> columns of the tables that the demo prints, and of all tables on the demo's page of results.
+# Title -> columns: MAIN_TABLES are printed by the demo, and ALL_TABLES are on the page with the demo's results.
 MAIN_TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
     "Tilt: mean margin toward the attribute on held-out comparisons, in log-odds": TILTS,
@@ -348,7 +348,7 @@ def format_demo_tables(
 
 
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
-    """For each attribute, state at how many seeds each BA-DPO arm is nearer to the placebo than DPO."""
+    """For each attribute, state for how many seeds each BA-DPO arm is nearer to the placebo than DPO is."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
     arms = [arm for arm in DEMO_ARMS if arm not in (DPO, PLACEBO)]
     for name in ATTRIBUTES:

@@ -200,7 +200,7 @@ def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
 def measure_name_tokens(
     tokenizer: PreTrainedTokenizerBase, cells: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Figures]:
-    """For each cell of names, count the tokens of the first names, tokenized after the beginning of a signature."""
+    """Count the tokens of the first names of each gender and race, tokenized after the beginning of a signature."""
     cells = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
     counts: dict[str, Figures] = {}
     for cell, names in cells.items():
@@ -292,7 +292,7 @@ def measure_signature_shift(
 
 
 class Recommendations(TypedDict):
-    """Shares of recommendations for the first candidate, for each cell of names and for each attribute.
+    """Which of two candidates the answers recommend: shares by position, by group of names and by attribute.
 
     ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
@@ -322,7 +322,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
     names = map(read_recommendation, choices, answers)
     readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
     is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
-    # axes of the array: readable answers, first and second candidate, attributes
+    # axes of the array: answers that mention a candidate, first and second candidate, attributes
     vectors = np.array([[VECTORS[choice.first], VECTORS[choice.second]] for choice, _ in readable])
     vectors = vectors.reshape(-1, 2, 2)
 

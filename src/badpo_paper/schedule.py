@@ -71,7 +71,7 @@ class PlannedRun:
 class Reproduction:
     """The suites to run, with their scale, seeds and output folder.
 
-    ``data`` is a local file that replaces a corpus. At the scale ``tiny``, the file contains votes on any texts. At the
+    ``data`` is a local file that replaces a corpus. At the scale ``tiny``, the file may be any table of votes. At the
     scale ``paper``, the file contains rows of a public corpus: rows of MultiPref if a suite uses length or Markdown,
     otherwise rows of UltraFeedback.
     """
@@ -163,7 +163,7 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
         ) from error
 
 
-# Caches of the last stage and of the last source of anchors: consecutive runs share the answers of these models.
+# Caches of the latest corpus stage and the latest policy to be anchored; consecutive runs share their answers.
 # Each cache keeps only one entry, because the models are large.
 _STAGES: dict[tuple[object, ...], CorpusStage] = {}
 _BENCHES: dict[tuple[object, ...], Bench] = {}

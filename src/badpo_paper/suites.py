@@ -102,7 +102,7 @@ class Row:
     note: str = ""
 
 
-# Columns of a table: label -> source of the column's values. A label is a key of the paper's numbers.
+# Columns of a table: label -> source of the column's values. The file of the paper's numbers uses the same labels.
 # A source is a place in ``readouts.json``, with the keys joined by dots, or has one of the following forms:
 # ``shift:PLACE`` is the shift from the reference.
 # ``removed:PLACE`` is the removed share of another condition's shift from the reference.
@@ -146,7 +146,7 @@ PLACES = {
 
 
 def count_decimals(source: str) -> int:
-    """Return the number of decimals for the values of a source; a negative number means a percentage."""
+    """Return the number of decimals of a table column; -1 and -2 mean a percentage with no or one decimal."""
     return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
 
@@ -321,7 +321,7 @@ TYPES = {
 
 
 def _theta(what: str) -> Columns:
-    """Columns with mean and correlation of theta for both attributes, and class means or offsets for race."""
+    """Return columns about theta: mean, correlation with planted theta, and ``what`` of each class for race."""
     return {
         "mean theta (gender)": "theta.woman.level",
         "correlation (gender)": "theta.woman.correlation",
@@ -528,7 +528,7 @@ def _mistral() -> Suite:
     return Suite("mistral", "Another model family", panels)
 
 
-# The first two tables with the rule that `badpo train` uses for theta; the paper uses Adam from zero.
+# BA-DPO rows in which theta is fitted as in `badpo train`; the paper trains theta with Adam, starting from zero.
 DEFAULT_FIT = tuple(
     Row(
         f"{row.label}, default fit",

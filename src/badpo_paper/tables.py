@@ -23,7 +23,7 @@ from badpo_paper.run_readouts import INDICATOR, SignatureShift, measure_signatur
 from badpo_paper.suites import MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
-# Kind of removed share -> run at which the shift of the share starts.
+# Kind of removed share -> the run from which shifts are measured, the reference or the placebo.
 REFERENCE_RUN = "reference"
 SHARES = {"removed": REFERENCE_RUN, "added": PLACEBO + "-s{seed}"}
 # Source of a shift -> name of the shift in messages.
@@ -172,7 +172,7 @@ def read_anchor(folder: Path) -> Json:
     return read_json(folder / "anchor.json")
 
 
-# Text before the colon of a source -> function that reads a file of a run folder other than ``readouts.json``.
+# Sources such as ``log:NAME``: text before the colon -> function that reads another file than ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Json]] = {
     "log": read_last_step,
     "type": read_types,
@@ -272,7 +272,7 @@ def make_row(
     values: Mapping[str, Sequence[float | None]],
     half_widths: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """Make a row of a panel. The keys of ``values`` and ``half_widths`` are sources of columns."""
+    """Make a row of a panel. The keys of ``values`` and ``half_widths`` are the sources in ``panel.columns``."""
     paper = load_paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
@@ -343,7 +343,7 @@ def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
 
 
 def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
-    """Describe the factor by which the scale multiplied an arm's penalty; empty if the penalty is unchanged."""
+    """State the ratio of a run's penalty to the arm's default penalty; return an empty text if the ratio is 1."""
     default = ARMS[row.condition.arm].fixed
     penalty = read_facts(runs.folder / f"{row.condition.name}-s{seed}").get("fixed", default)
     if penalty == default:
@@ -358,7 +358,7 @@ def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
 
 
 def make_table(panel: Panel, runs: PanelRuns, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
-    """Make the table of a panel whose rows are runs, attributes or cells of names."""
+    """Make the table of a panel. Its rows are runs, attributes, or groups of names by gender and race."""
     values: Mapping[str, Mapping[str, float | None]]
     match panel.of:
         case "runs":

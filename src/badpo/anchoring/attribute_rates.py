@@ -35,10 +35,10 @@ from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, c
 class RateTable:
     """Log-probabilities and 0/1 attributes of the choices of a policy, in the form that `badpo.theory.tilt` uses.
 
-    The choices of the policy are the names of the pool, or sampled answers. A table of sampled answers contains only
-    the answers to which the attributes apply; ``counted`` is the share of these answers, and ``prompts`` contains the
-    prompt number of each of them. The columns after the sampled answers are choices with probability zero, one for each
-    combination of attributes.
+    The choices of the policy are either all first names in the pool of names, or answers that it has sampled. A table
+    of sampled answers contains only the answers to which the attributes apply; ``counted`` is the share of these
+    answers, and ``prompts`` contains the prompt number of each of them. After the columns of the sampled answers, each
+    combination of attributes has a column with probability zero, in case no answer has this combination.
     """
 
     attributes: tuple[str, ...]
@@ -83,7 +83,7 @@ def signature_rates(
     """Measure the attribute rates of signatures from the probabilities of all names of the pool after each context.
 
     If one name is the beginning of another name (Malik, Malika), the probability of the shorter name excludes the
-    longer name. The paper's readout counts the probability of the longer name for both names.
+    longer name. The paper's readout adds the probability of the longer name to the shorter name too.
     """
     logs = whole_name_logps(policy, tokenizer, contexts, list(editor.names))
     return RateTable(tuple(attribute.name for attribute in editor.attributes), logs, editor.indicators)
@@ -98,7 +98,7 @@ def answer_rates(
     otherwise favor such answers, and would change the topic of the answers instead of the spelling.
     """
     counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
-    # each combination of attributes is also a choice with probability zero, because it may have no answers
+    # add each combination of attributes as a choice of probability zero, in case no sampled answer has it
     all_cells = list(product((0, 1), repeat=len(editor.attributes)))
     cells = [measure_cell(editor, answers[i].text) for i in counted] + all_cells
     return RateTable(

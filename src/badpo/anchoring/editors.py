@@ -1,7 +1,7 @@
 """Counterfactual editors: an editor changes one attribute of an answer and leaves the rest unchanged.
 
 A `Cell` is a combination of attributes: one value, 0 or 1, for each attribute of an editor. An editor lists the cells
-(combinations of attributes) to which an answer can be edited, and makes the edits. An offset stage learns from pairs of
+(combinations of attributes) that an edit can give an answer, and makes the edits. An offset stage learns from pairs of
 answers that differ in one attribute only.
 """
 
@@ -35,13 +35,13 @@ class CounterfactualEditor(Protocol):
         """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return the cells (combinations of attributes) to which an answer can be edited; empty if none apply.
+        """Return the cells (combinations of attributes) that an edit can give an answer; empty if no attribute applies.
 
         An answer that cannot be edited to other values of the attributes still counts in the attributes' rates.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Edit an answer so that it has one of its `cells`; if several edits are possible, such as names, draw one."""
+        """Edit an answer so that it has the given cell; if several edits are possible (several names), draw one."""
 
 
 def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
@@ -125,7 +125,7 @@ class MarkdownStrip:
         self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both values of the attribute if an answer has Markdown and other text, else only the answer's own."""
+        """Return (0,) and (1,) if an answer has Markdown and other text; otherwise return the answer's own value."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

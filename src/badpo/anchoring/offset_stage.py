@@ -45,7 +45,8 @@ class StageSettings:
 
     The offset stage teaches a shift s (in log-odds) as a margin of beta times s. A batch has
     ``per_device_train_batch_size`` pairs with two votes each, and the same number of answers for the divergence term.
-    The learning rate rises during the share ``warmup_steps`` of the steps and then falls with a cosine schedule.
+    The learning rate rises during the first steps (``warmup_steps`` is their share of all steps) and then falls with a
+    cosine schedule.
     """
 
     beta: float = 0.1
@@ -71,13 +72,13 @@ KeptAnswer = tuple[Ints, Ints]
 def find_kept_positions(
     prompt_ids: TokenIds, answer_ids: TokenIds, counterfactuals: Sequence[TokenIds] = ()
 ) -> KeptAnswer:
-    """Return the answer with its positions before the first and after the last difference from its counterfactuals."""
+    """Return prompt and answer ids, and the positions of answer tokens outside the part that counterfactuals change."""
     answer, prompt = list(answer_ids), list(prompt_ids)
     is_kept = np.ones(len(answer), dtype=bool)
     for other in map(list, counterfactuals):
         n_before = len(commonprefix([answer, other]))
         n_after = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
-        # if the counterfactual only inserts tokens, the choice is made at the token after the insertion
+        # if the counterfactual only inserts tokens, the answers first differ at the token after the insertion
         is_kept[n_before : max(len(answer) - n_after, n_before + 1)] = False
     return np.array(prompt + answer), np.flatnonzero(is_kept) + len(prompt) - 1
 
@@ -132,7 +133,7 @@ class OffsetTrainer(BADPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: int | None = None,
     ) -> torch.Tensor:
-        """Return the loss of the pairs plus the divergence from the source on the same number of answers."""
+        """Return the loss of a batch of pairs plus the divergence from the source on equally many answers."""
         pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
         divergence = divergence_from_source(model, self.source, batch)
@@ -196,8 +197,9 @@ FEWEST_ANSWERS = 50
 class OffsetPairs:
     """Counterfactual pairs, split by answer into training and held-out pairs.
 
-    Each comparison is a pair, and its prompt_id identifies the answer. A comparison has two votes, one for each
-    response, so that neither response is preferred. ``unedited`` has the indices of the answers that were not edited.
+    Each comparison is a pair, and all pairs made from one answer have the same prompt_id. A comparison has two votes,
+    one for each response, so that neither response is preferred. ``unedited`` has the indices of the answers that were
+    not edited.
     """
 
     train: Judgments

@@ -31,8 +31,8 @@ def whole_name_logps(
     """Compute the log-probability that a name is the whole next word, shape (n_contexts, n_names).
 
     A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
-    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If longer words counted, they
-    would be a large part of the probability of a rare name.
+    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If such longer words counted as
+    the name, they would make up much of a rare name's probability.
     """
     closing = space_tokens(tokenizer)
     if not closing:
@@ -50,7 +50,7 @@ def whole_name_logps(
         for longer in (i for token, i in onward.items() if token in closing):
             complete[:, column] -= np.exp(logps[:, longer, n])
     with np.errstate(divide="ignore"):
-        # the probability is a rounding error of either sign if the policy always continues to a longer name
+        # if the policy always writes a longer name, the probability is a rounding error and may be negative
         whole: Floats = logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
     return whole
 
@@ -117,12 +117,12 @@ def rejection_sample(
 ) -> tuple[list[Answer | None], float]:
     """Sample one answer of the tilted policy for each prompt by rejection; return the answers and the acceptance rate.
 
-    If the attributes do not apply to the first draw of a prompt (``cell_of`` returns None), this draw is the answer. If
-    the attributes apply to the first draw, only draws to which the attributes apply can be accepted. The tilt therefore
-    does not change the share of answers to which the attributes apply. ``draw(prompts, number)`` samples new answers to
-    the prompts with these indices. If no draw of a prompt is accepted, its answer is None. If prompts without an
-    accepted draw were left out, the rate would be biased toward prompts with a high acceptance rate. The random numbers
-    of a prompt depend only on the seed and the index of the prompt.
+    If the attributes do not apply to the first answer drawn for a prompt (``cell_of`` returns None), the function
+    returns this answer. If the attributes apply to the first draw, only draws to which the attributes apply can be
+    accepted. The tilt therefore does not change the share of answers to which the attributes apply. ``draw(prompts,
+    number)`` samples new answers to the prompts with these indices. If no draw of a prompt is accepted, its answer is
+    None. If prompts without an accepted draw were left out, the rate would be biased toward prompts with a high
+    acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
 
     References
     ----------

@@ -80,7 +80,7 @@ def open_source(
     sources: RunSources = NO_SOURCES,
     **changes: Unpack[StageChanges],
 ) -> AnchorSource:
-    """Open a finished run or any causal language model as the source of an anchor, with offset stage settings."""
+    """Open a finished run or any causal language model as the source of an anchor; ``changes`` are stage settings."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     if (folder / "config.yaml").exists() and (folder / "model").exists():
@@ -133,7 +133,7 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
 
 
 def model_source(name: str, prompts: Prompts) -> AnchorSource:
-    """Return a causal language model as the source of an anchor, without a reference and without votes."""
+    """Return a causal language model as the source of an anchor; such a source has no reference and no votes."""
     choice, folder = ModelChoice(model_name_or_path=name), Path(name)
     model, tokenizer = load_model(name, choice)
     longest, is_chat = _n_positions(model, 2048), tokenizer.chat_template is not None
@@ -186,7 +186,7 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
             origin=f"training prompts of the run, because the run held out only {len(unseen)} prompts",
         )
     return Prompts(
-        # the report uses held-out prompts, so the offset stage can use the report's training prompts
+        # the report uses held-out prompts, so training can also use the prompts that were set aside for the report
         fresh=[*split.fresh, *split.report],
         find=split.find,
         report=_shuffled(unseen)[:N_REPORT],

@@ -84,7 +84,7 @@ VERSION = 3  # version of the method; a result of another version is computed ag
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target rates for attributes of an editor; the shift of the editor's other attributes is zero.
+    """Target rates for some attributes of an editor; the editor's remaining attributes get a shift of zero.
 
     ``tolerance`` is the largest accepted distance of a rate from its target, and ``rounds`` the maximum number of
     offset stages.
@@ -195,7 +195,7 @@ class Bench:
         self.reported_prompts = prompts.report * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
         for part, ids in self.ids.items() if self.is_signed else ():
-            # all anchors of one run share the contexts if the reference writes the answers
+            # the reference, if there is one, writes the contexts, so all anchors of a run have the same contexts
             answers = self.answers(source.reference or self.policy, ids, seed=0)
             self.contexts[part] = signature_contexts(answers, source.tokenizer)
         self.before = self.behavior(self.policy)
@@ -330,13 +330,13 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source whose probabilities the offset stage keeps, with the edits of the training pairs."""
+        """Answers of the source; the offset stage keeps the probabilities of their tokens outside the edited part."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
         unedited = [self.training_answers[i] for i in self.pairs.unedited]
         kept = [find_kept_positions(answer.prompt_ids, answer.token_ids) for answer in unedited]
-        # response a is the same in all pairs of an answer
+        # all pairs that were made from one answer have this answer as response a
         for pairs in rows.groupby("prompt_id", sort=False).indices.values():
             prompt, answer = encoded[2 * pairs[0]]
             others = [encoded[2 * i + 1][1] for i in pairs]
@@ -401,7 +401,7 @@ class AnchorFolder:
         return self._work / f"round-{number + 1}"
 
     def read_round(self, number: int, shift: list[float]) -> list[float | None] | None:
-        """Return the rates of a finished training round with this shift; else delete the folder of the round."""
+        """Return a training round's rates if it finished with this shift; otherwise delete the round's folder."""
         measured = read_json(self.round_folder(number) / ROUND_FILE)
         if measured.get("shift") == shift:
             rates: list[float | None] = measured["rate"]
@@ -495,7 +495,7 @@ def tilt_names(bench: Bench, shift: Floats) -> TiltedSample:
 
 
 def tilted_margins(bench: Bench, shift: Floats) -> Floats | None:
-    """Compute the held-out margins of the tilted source in closed form: u + c (g_a - g_b)."""
+    """Compute the tilted policy's margins on the source's held-out votes in closed form: u + c (g_a - g_b)."""
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
         return None

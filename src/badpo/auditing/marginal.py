@@ -120,7 +120,7 @@ def fit_sums(
     names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # The side with an attribute of the judgment counts as random if no known feature of responses correlates with it.
+    # The order of the responses counts as random if no known feature of the responses correlates with it.
     features = np.column_stack(
         [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )

@@ -53,7 +53,7 @@ def pool_attributes(
     """Estimate the pool's bias toward each attribute from the votes.
 
     All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
-    prefers the attribute if they are above 0. None means that the votes do not identify the figure.
+    prefers the attribute if they are above 0. If the votes do not identify a number, its value is None.
 
     Parameters
     ----------
@@ -143,11 +143,12 @@ def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
 def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[bool]:
     """Find the rows of figures that, together with earlier rows, reveal the votes of fewer than five people.
 
-    Each row contains, for every vote, the side with the row's attribute (`attribute_sides`). The published figures of a
-    row determine the sum of the sides times the signs of the votes. A row reveals the votes of few people if a sum of
-    this row and up to three other rows, each added or subtracted and possibly repeated, is nonzero for the votes of
-    only one to four people. Revealing rows are left out, so that they reveal nothing together with later rows. The
-    search takes at most ``MOST_ROWS`` rows; all later rows count as revealing.
+    Each row contains, for every vote, the side with the row's attribute (`attribute_sides`). Sides and signs of votes
+    are +1 or -1 (a side may be 0). From the published figures of a row, a reader can compute the sum over all votes of
+    side times sign. A reader may add or subtract up to three other rows, also the same row several times. A row is
+    revealing if all votes cancel in such a combination except the votes of one to four people. The page omits revealing
+    rows, so later rows are not combined with them. The search takes at most ``MOST_ROWS`` rows; all later rows count as
+    revealing.
     """
     who = judgments.votes["annotator"].to_numpy()
     if judgments.has_identities:
@@ -168,7 +169,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
 
 
 def _reveals_few(own: Array, signed: Array) -> bool:
-    """Whether the sum of a row and three signed rows is nonzero for only one to four people; columns are people."""
+    """Return whether a row plus some three rows of ``signed`` is nonzero in only one to four columns (people)."""
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
@@ -293,9 +294,9 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
 
-    The row of an attribute has the log-odds, their interval, the numbers of votes and voters, and the assumption of the
-    estimate as part of a sentence (``assumes``). If all swap pairs have the same prompt, the ends of the interval are
-    None.
+    The row of an attribute has the log-odds, their interval, the numbers of votes and voters, and the assumption on
+    which the estimate depends, worded as part of a sentence (``assumes``). If all swap pairs have the same prompt, the
+    ends of the interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[Json | None] = []

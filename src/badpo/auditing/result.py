@@ -209,7 +209,7 @@ class AuditResult:
         folder = audit_folder(folder)
         with locked(folder, wait=True), ExitStack() as files:
             if not folder.exists():
-                # git must not commit data about individual people; an existing folder keeps its own rules
+                # the .gitignore keeps data about individual people out of git; an existing folder is left unchanged
                 write_atomically(folder / ".gitignore", b"*\n", private=True)
 
             def start(name: str) -> Path:
@@ -228,8 +228,8 @@ class AuditResult:
         """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figure and interval.
 
         A bound names an attribute and one of its figures in the parts ``attributes`` and ``pool`` of audit.json.
-        Log-odds are infinite if every vote went one way. A bound with an unknown attribute or figure raises
-        `ConfigError`.
+        Log-odds are infinite if every vote went one way. If a bound names an attribute or a figure that the audit does
+        not contain, the method raises `ConfigError`.
         """
         several = [bounds] if isinstance(bounds, str) else bounds
         return [message for bound in several if (message := self._report_exceeded(*split_bound(bound)))]

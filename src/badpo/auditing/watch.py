@@ -36,7 +36,7 @@ from badpo.estimation.sequential import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# End position of each kind of log-likelihood ratios in the evidence about an annotator.
+# An annotator's evidence joins three kinds of log-likelihood ratios; these are the positions at which each kind ends.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
@@ -214,7 +214,7 @@ class AuditMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
-        """Load the saved state of a monitor; further updates then give the same result as a monitor with all updates.
+        """Load the saved state of a monitor; further updates give the same results as if it had never been saved.
 
         Raises
         ------
@@ -459,7 +459,7 @@ def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonit
 
 
 def _add_votes(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
-    """Add closed comparisons in the order of their last votes; return ids that were counted before with other votes."""
+    """Add closed comparisons in the order of their last votes; return ids of known comparisons whose votes changed."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()

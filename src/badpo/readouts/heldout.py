@@ -31,7 +31,7 @@ from badpo.training.reference import ReferenceCache
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figures]:
-    """Compute the accuracy of margins on same-group and cross-group votes, and the gap, for each and for any attribute.
+    """Compute how often margins predict same-group and cross-group votes, for each attribute and for any attribute.
 
     A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
     independently of its training weight.

@@ -42,7 +42,7 @@ class Judge:
 
 
 class JudgeFigures(TypedDict):
-    """Mean score of answers, mean score without the attribute, and number of answers that had the attribute."""
+    """Mean score of the answers, as written and with the attribute removed, and number of answers that had it."""
 
     rm: Figures
     rm_minus: Figures

@@ -42,7 +42,7 @@ def name_token_ids(
 def trim_contexts(
     tokenizer: PreTrainedTokenizerBase, context_ids: Sequence[TokenIds], shared: int
 ) -> list[list[int]]:
-    """Return contexts up to the last token that all names share; each context must end with `SIGNATURE_LEAD`."""
+    """Cut contexts, which must end with `SIGNATURE_LEAD`, after the last token that is the same for all names."""
     encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
     # the tokenizer may join the first token of SIGNATURE_LEAD with the end of the answer, as in ".\n\n"
@@ -149,7 +149,7 @@ def _continuation_logits(
 def signature_contexts(
     generations: Sequence[Generation], tokenizer: PreTrainedTokenizerBase
 ) -> list[list[int]]:
-    """Return the token ids of sampled answers up to the first name of a signature.
+    """Return the token ids of sampled answers up to the point where a signature's first name would begin.
 
     A context contains the prompt, the answer without its signature, and `SIGNATURE_LEAD`. Create the contexts once
     from the reference's answers and use them for all policies.

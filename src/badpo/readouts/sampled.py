@@ -50,10 +50,10 @@ def sampled_rates(
     indicator: ArrayLike,
     attributes: Sequence[str],
 ) -> Mapping[str, float | Figures]:
-    """Compute the shares of signed and of ended answers, and the rate of each attribute among signed answers.
+    """Compute the shares of answers that are signed and that are complete, and each attribute's rate in signed answers.
 
-    The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities`
-    to measure the policy's tilt, and the sampled rates to check that the policy signs its answers.
+    The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities` to
+    measure the policy's tilt, and use the sampled rates to check that the policy ends its answers with a signature.
     """
     signatures = [read_signature(generation.text, tuple(names)) for generation in generations]
     signers = np.asarray(indicator)[[names.index(name) for name in signatures if name]]

@@ -44,9 +44,9 @@ def is_sure(row: Json) -> bool:
 def action(row: Json, pool: Json) -> str:
     """Return the advice for an attribute: "declare", "watch" or "nothing".
 
-    The advice is "declare" if annotators differ, or if the pooled bias is significant alone and next to the other
-    attributes. The advice is "watch" if the bias is large but not significant, or not significant next to other
-    attributes.
+    The advice is "declare" if annotators differ, or if the pooled bias is significant both alone and after adjusting
+    for the other attributes. The advice is "watch" if the bias is large but not significant, or if it is not
+    significant after this adjustment.
     """
     if (row["n_cross"] or 0) < 2:
         return "nothing"
@@ -87,7 +87,7 @@ def impact_sentences(summary: Json) -> list[str]:
 
 
 def model_sentence(row: Json, pool: Json) -> str:
-    """Describe the bias of a model among the annotators."""
+    """Describe the bias of a model that cast votes as an annotator."""
     return _sentence("model", row=row, pool=pool)
 
 
@@ -142,7 +142,7 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
         sentences.append(("Annotators", alone))
     elif pool:
         sentences += _write_pool_sentences(summary, pool)
-    # name of the winning side, if the attribute's label does not name a side
+    # for an attribute whose label names no side: a name for the side that wins more often
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
     thresholds = [

@@ -62,15 +62,15 @@ from badpo.results.formatting import (
 
 # Largest and smallest half-width of a chart's axis, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, by the largest share w of the votes that one person cast.
-# Without this person's votes, the pool's share of won votes changes by w (pool's share - person's own share).
-# Two pages rounded to a step s of log-odds therefore reveal the person's own share with an error of s / (10 w).
-# For w up to 0.5 % (step 0.01) or 2 % (step 0.05), this error is hardly smaller than that of guessing the pool's share.
+# Rounding steps of estimates, by the largest share of the votes that one person cast.
+# If a person cast a share w of all votes, removing them changes the pool's win rate by w (pool's - person's win rate).
+# Pages with and without these votes, rounded to a step s of log-odds, reveal this win rate up to about s / (10 w).
+# At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is almost as accurate.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
-# Smallest pool in which rounding protects each person from a reader of two pages.
+# In smaller pools, rounding does not protect a person from a reader of the pages with and without this person.
 FEWEST_HIDDEN = 50
-# A share of comparisons outside this range reveals to each voter how the others voted.
+# If the share of comparisons with one property (all agree) is outside this range, a voter can infer others' votes.
 _SAFE_SHARES = 0.05, 0.95
 # The page does not name the file of the table, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
@@ -190,7 +190,7 @@ def _find_step(largest: float) -> float:
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
-    """Return whether a figure is about fewer than five people, mostly about them, or reveals votes of few people."""
+    """Return whether the page must omit a figure because it describes or reveals the votes of only a few people."""
     if row is None:
         return False
     if row.get("differs_by_few"):
@@ -208,7 +208,7 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
 
 
 def _hide_data_figures(data: Json) -> Json:
-    """Return the facts about the table of votes without figures about few people."""
+    """Return the facts about the table of votes, without the figures that describe only a few people."""
     sizes = data["votes_per_comparison"].items()
     content = data | {
         "source": _NEUTRAL_NAME,
@@ -226,7 +226,7 @@ def _hide_data_figures(data: Json) -> Json:
 
 
 def _is_revealing(share: float | None) -> bool:
-    """Return whether nearly all comparisons are of one kind, so that one vote reveals the others on a comparison."""
+    """Return whether a share, such as that of unanimous comparisons, is so near 0 or 1 that it reveals votes."""
     low, high = _SAFE_SHARES
     return share is not None and not low <= share <= high
 
@@ -285,7 +285,7 @@ def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
 
 
 def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
-    """Return each model's bias, relative to the models' mean if only few people voted in addition to the models."""
+    """Return each model's bias; if only a few people voted, return it relative to the models' mean."""
     absolute = summary["pool"][attribute]["absolute"]
     models = [row for row in summary["models"] if row["attribute"] == attribute]
     finite = [row["shrunk"] for row in models if row["shrunk"] is not None]
@@ -346,7 +346,7 @@ def _subject(problem: Json) -> str:
 
 
 def _round_content(value: Any, key: str, step: float) -> Any:
-    """Round the counts, the estimates and the numbers in sentences of a part of the audit's summary."""
+    """Round a part of the audit's summary: its counts, its estimates, and the numbers in its sentences."""
     if isinstance(value, Mapping):
         entries = {name: _round_content(entry, name, step) for name, entry in value.items()}
         return {shown(name, LONGEST): entry for name, entry in entries.items()}
@@ -370,7 +370,7 @@ def _round_content(value: Any, key: str, step: float) -> Any:
 
 
 def _round_part(match: re.Match[str]) -> str:
-    """Write a part of a whole in words if both numbers would be rounded to the same number."""
+    """Replace "N of TOTAL" by words, such as "most of TOTAL", if N and TOTAL would be rounded to the same number."""
     n, whole = (int(number.replace(",", "")) for number in match.group(1, 3))
     if not n or rounded_count(n) != rounded_count(whole):
         return match[0]
@@ -393,7 +393,7 @@ def _round_number(match: re.Match[str], step: float) -> str:
 
 
 def _center_panel(panel: DotPanel) -> DotPanel:
-    """Return the panel of a chart with an axis around zero that contains the panel's marks."""
+    """Return a chart's panel with a symmetric axis around zero that is wide enough for the panel's marks."""
     reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
     return replace(panel, limits=(-reach, reach))
 
@@ -499,7 +499,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
 
 
 def _format_row(row: Json, pool: Json | None) -> list[str]:
-    """Format an attribute's row of the table in the terminal."""
+    """Format one attribute's row for the table that is printed in the terminal."""
     shares, ends = (row["cross_share"], row["win_rate"]), (row["ci_low"], row["ci_high"])
     columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
     columns.append(interval_text(*row["population_ci"]))

@@ -42,9 +42,9 @@ def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
 
     ``dpo`` and ``arm`` are intervals for the tilt of the policy minus the tilt of the target. "overshoot" means that
     the arm's interval lies on the other side of the target, beyond 10 % of DPO's excess. "not nearer" means that the
-    arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, the
-    outcome is "nothing to remove", or "added" if the arm's interval lies beyond ``small`` and its tilt is farther from
-    the target.
+    arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, DPO
+    has no excess to remove. The outcome is then "added" if the arm's interval lies beyond ``small`` and the arm's tilt
+    is farther from the target than DPO's, and otherwise "nothing to remove".
 
     Examples
     --------

@@ -1,10 +1,10 @@
 """Draw charts as inline SVG: rows of estimates with intervals.
 
-Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
-network. A chart is made of texts and paths only. Colors come from the page's style sheet by class (``s0``, ``s1``,
-...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no reading
-depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one infinite
-interval does not compress the other marks.
+Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no network. A
+chart is drawn only with SVG ``text`` and ``path`` elements. Colors come from the page's style sheet by class (``s0``,
+``s1``, ...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no
+reading depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one
+infinite interval does not compress the other marks.
 """
 
 import math
@@ -128,7 +128,7 @@ def dot_plot(panel: DotPanel) -> Markup:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
         base = y + height / 2 + 4
-        # the name of the reference line is between the first label and the first lane
+        # the reference line's name is written between the first row's label and its first mark
         above = y + heading - (6 if lanes[1:] or not level else 27)
         x, below, anchor = (0.0, above, "start") if heading else (left - 10, base, "end")
         parts.append(_text(x, below, row.label, anchor, "label"))
@@ -234,7 +234,7 @@ class Axis:
 
 
 def axis_of(values: Sequence[float], limits: Limits | None, start: float, end: float) -> Axis:
-    """Return an axis with round ends and three to seven ticks."""
+    """Return an axis that ends at round numbers and has three to seven ticks."""
     low, high = limits or (min(values), max(values))
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
@@ -316,7 +316,7 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
-# Corners of the shape of each chart style, for a radius of one; None is a circle.
+# Corners of the marks of each chart style, at a radius of one; a style with None has a circle as its mark.
 _SQUARE, _UP = "-.9,-.9 .9,-.9 .9,.9 -.9,.9", "0,-1.2 1.15,.9 -1.15,.9"
 _PLUS = "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
 _CROSS = "-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0"

@@ -166,7 +166,7 @@ def count_text(n: int | None) -> str:
 
 
 def part_text(n: int | None, of: int | None) -> str:
-    """Format the number of items in a part of a total; "many" if part and total are rounded to the same number."""
+    """Format a count that is part of a total; write "many" if both are rounded to the same number."""
     return "many" if n == of and isinstance(n, Rounded) else count_text(n)
 
 

@@ -88,7 +88,7 @@ class Tilt(Measured):
 
 
 class StoredSums(_Content):
-    """Sums of a metric over each prompt, and their divisors; with equal ``sizes`` two metrics have the same rows."""
+    """A metric's sum over the rows of each prompt, and the number by which each sum is divided to get a mean."""
 
     sums: list[float]
     sizes: list[float]
@@ -153,7 +153,7 @@ class Readouts(_Content):
 
 
 class FirstMargin(_Content):
-    """Mean margin of the first step, and its difference in log-probabilities from the reference."""
+    """Mean margin at the first training step, and how far the log-probabilities then differ from the reference's."""
 
     mean: float
     difference: float
@@ -244,7 +244,7 @@ class Run:
 
     @property
     def shown_table(self) -> str:
-        """Path of the votes for use in a shown command, without absolute folders; empty if there is no table."""
+        """Path of the table of votes for display in a command, without absolute folders; empty if there is no table."""
         table = self.config.get("dataset_name")
         if not isinstance(table, str):
             return ""
@@ -325,7 +325,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """How much of DPO's shift of a rate or length an arm removed.
+    """Share of DPO's shift in a rate or length that an arm removed.
 
     ``share`` is the removed share of the shift, per seed and averaged. This share is None if the interval of DPO's
     shift includes zero, because its denominator would be noise. ``distance`` is the distance of the arm to the
@@ -356,7 +356,7 @@ class MeasuredRuns:
 
     @property
     def configs(self) -> dict[str, Json]:
-        """JSON configuration of every declared attribute, followed by those of attributes that were only measured."""
+        """JSON configurations of all declared attributes, followed by the attributes that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         read = [run.readouts for run in self.runs]
         measured = [name for of in read for name in (*of.rates, *of.theta)]
@@ -440,8 +440,8 @@ class MeasuredRuns:
     def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
         """Return the share of the difference between DPO and the target that an arm removed, with its interval.
 
-        The arm, DPO and the target are paired by row. The result is None if the three were not measured on the same
-        rows.
+        The arm, DPO and the target are paired by row. The result is None if the arm, DPO and the target were measured
+        on different rows.
         """
         removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
         shares = {
@@ -451,7 +451,7 @@ class MeasuredRuns:
         return _combine_seeds(dict(sorted(shares.items())))
 
     def _differences(self, arm: str, other: str, key: str) -> dict[int, tuple[Floats, Floats]]:
-        """Return the differences of the sums by prompt between two arms, and the divisors, for each common seed."""
+        """Return, by seed, the differences between two arms' sums for each prompt, and the divisors of these sums."""
         own, others = (
             {run.seed: run.readouts.by_prompt for run in self.of(name)} for name in (arm, other)
         )
@@ -581,7 +581,7 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
 
 
 def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with a folder name added to the arm if an earlier run has the same arm and seed."""
+    """Return the runs; if several have the same arm and seed, add the folder's name to the arm of all but the first."""
     found: list[Run] = []
     known: set[tuple[str, int]] = set()
     for run in sorted(runs, key=lambda run: not run.is_named_after_arm):

@@ -121,7 +121,7 @@ def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return a finding with DPO's shift and the share that each arm removed, for each measured quantity.
 
     If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
-    values. If the page has a placebo, other findings compare the arms with the placebo instead of the reference.
+    values. If a placebo run is on the page, other findings compare the arms with this placebo instead of the reference.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
     return [

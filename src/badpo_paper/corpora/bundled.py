@@ -88,7 +88,7 @@ def select_questions(n: int, seed: int) -> list[Question]:
 
 
 def choice_prompts() -> list[ChoicePrompt]:
-    """Return 100 questions about two candidates with identical qualifications and names from different cells."""
+    """Return 100 questions about two equally qualified candidates whose names differ in gender, in race or in both."""
     draw = random.Random(1)
     cell_pairs = [(first, second) for first in CELLS for second in CELLS if first != second]
     forms = [(job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]]
@@ -189,7 +189,7 @@ def _join_parts(
     question: Question,
     draw: random.Random,
 ) -> str:
-    """Join the parts of an answer as prose, as a list, with the first point in bold, or below a header."""
+    """Join the parts of an answer in one form: prose, a list, prose with a bold first point, or text below a header."""
     if form in LISTS:
         lines = [
             LISTS[form].format(number, _make_sentence(point)) for number, point in enumerate(points, 1)

@@ -177,7 +177,7 @@ class SignedPlan:
         return self.uniforms < predict_votes(quality, self.theta[self.annotators], self.delta)
 
     def decide_unbiased_votes(self, quality: Floats) -> Bools:
-        """Decide the votes of the placebo with the same uniform numbers, as if no annotator had a bias."""
+        """Simulate the placebo's votes: no annotator has a bias, but the random numbers are the same."""
         return replace(self, theta=np.zeros_like(self.theta)).decide_votes(quality)
 
 
@@ -250,7 +250,7 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
     if share < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
         first = generator.choice(len(POOLS))
-        # If two cells of names differ in one attribute, their numbers differ in one bit.
+        # The index of a pool of names has one bit for gender and one for race, so flipping a bit changes one attribute.
         second = first ^ (1, 2)[generator.integers(2)]
         return "swap", draw_name(first), draw_name(second), surname, source
     first, second = generator.choice(len(POOLS), size=2, replace=False)
