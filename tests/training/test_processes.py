@@ -102,8 +102,10 @@ def test_processes_equal_one(alone, tmp_path, n, options):
 def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, lora, fsdp):
     found = succeeded(2, tmp_path, Options(bf16=True, lora=lora, fsdp=fsdp))
     assert losses(found)[0] == pytest.approx(math.log(2), abs=1e-3)
-    # autocast rounds each product, so that only the order of sums differs, which is far below the rounding of bf16
-    assert losses(found) == pytest.approx(losses(alone(Options(bf16=True, lora=lora))), rel=1e-4)
+    # autocast rounds each product to bfloat16; a processor without instructions for bfloat16 also rounds parts of sums,
+    # whose sizes depend on the number of processes, so that losses may differ by one rounding
+    one_rounding = 2.0**-8
+    assert losses(found) == pytest.approx(losses(alone(Options(bf16=True, lora=lora))), rel=one_rounding)
 
 
 @slow
