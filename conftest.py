@@ -28,7 +28,7 @@ TRAIN = (
 )
 ABSENT = frozenset(name for name in TRAIN if importlib.util.find_spec(name) is None)
 WORKS_WITHOUT = ("data", "estimation", "auditing", "importers")
-_MISSING = re.compile(rf"ModuleNotFoundError: (?:No module named '|this needs )(?:{'|'.join(TRAIN)})\b")
+_MISSING = re.compile(rf"ModuleNotFoundError: (?:No module named ')?(?:{'|'.join(TRAIN)})\b")
 
 
 def pytest_ignore_collect(collection_path):

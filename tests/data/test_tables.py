@@ -23,7 +23,6 @@ from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
 from badpo.data.tables import decoded, inert, read_table, write_csv
 from badpo.data.vocabulary import KNOWN, columns_named, folded, side_of, side_pairs
-from tests import tiny
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},
@@ -659,7 +658,11 @@ def test_chat_messages_are_read_from_arrays_and_from_json_text(tmp_path):
 
 
 def test_records_inside_an_object_of_counts_and_parquet_files_in_named_folders_are_read(tmp_path):
-    votes = tiny.votes().astype({"annotator": str})
+    names = ("prompt", "response_a", "response_b", "winner", "annotator")
+    cells = (
+        (f"p{i}?", f"long {i} " * 3, f"short {i}", "ab"[i % 3 == 0], f"w{i % 4}") for i in range(24)
+    )
+    votes = pd.DataFrame(cells, columns=names)
     path = tmp_path / "answer.json"
     hits = {"total": {"value": len(votes)}, "hits": votes.to_dict("records")}
     path.write_text(json.dumps({"took": 12, "_shards": {"total": 1}, "hits": hits}))
