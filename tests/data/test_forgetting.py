@@ -551,6 +551,7 @@ def test_a_folder_that_cannot_be_read_is_listed_and_a_pipe_is_not_waited_for(tmp
     closed = tmp_path / "runs" / "closed"
     closed.mkdir(parents=True)
     if hasattr(os, "mkfifo"):
+        (tmp_path / "runs" / "model").mkdir()
         for name in ("pipe", "bias.json", "anchor.json", "run.json", "forgotten.jsonl", "votes.csv"):
             os.mkfifo(tmp_path / "runs" / name)
     scan = os.scandir
