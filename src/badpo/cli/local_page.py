@@ -1,7 +1,7 @@
 """`badpo open`: the audit as a page of this machine, with a choice of columns, attributes and the length ratio.
 
-The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. All choices of
-the user are in the forms of the page. The server keeps the table, the votes that it has read last, and the attributes
+The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. The forms on the
+page contain all choices of the user. The server keeps the table, the votes that it has read last, and the attributes
 that it has measured on these votes. The server writes no files.
 """
 
@@ -194,7 +194,7 @@ class OpenedTable:
         return [f"length:ratio={choices.ratio:g}" if one == "length" else one for one in ticked]
 
     def judgments(self, choices: Choices) -> Judgments:
-        """Return the judgments with the ticked attributes; each attribute is measured only once."""
+        """Return the votes with the values of the ticked attributes; badpo measures each attribute only once."""
         import numpy as np
 
         with self.lock:

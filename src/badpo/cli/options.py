@@ -338,7 +338,7 @@ def print_result(as_json: bool, value: Any, text: Any) -> None:
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """A log record whose message has escaped control characters, as in `say`."""
+    """A log record in whose message control characters are escaped, as `say` escapes them."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""
@@ -636,7 +636,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
                 f"another process of this run has ended, and this process cannot continue alone: {first}\n"
                 "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
-    # a library may report a full disk by an error without an error number
+    # a library may report a full disk with an exception that has no error number
     is_clear = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True

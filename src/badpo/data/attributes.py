@@ -647,11 +647,11 @@ def _as_attribute(declared: Any) -> Attribute:
 
 
 def parsed_attribute(text: str) -> dict[str, Any]:
-    r"""Parse the text of an attribute, NAME:KEY=VALUE,KEY=VALUE;VALUE, to its configuration.
+    r"""Parse an attribute such as ``length:ratio=1.5`` (TYPE:KEY=VALUE,KEY=VALUE;VALUE) into its configuration.
 
     A comma that is not followed by KEY= is a part of the value. A pattern or a name may contain a comma; in any other
-    value, a comma or a semicolon separates the elements of a list. A value that contains ``,KEY=`` and a word that
-    contains a comma can only be declared in Python.
+    value, a comma or a semicolon separates the elements of a list. If a value contains ``,KEY=``, or if a word in a
+    list contains a comma, the attribute must be declared in Python.
 
     Examples
     --------

@@ -180,7 +180,8 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     """Return the index of each cell's content in the array of distinct contents, and the array.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
-    of the array is None. If a cell holds anything else, its content is a `ValueError` that states the problem.
+    of the array is None. For a cell with any other value, the array contains a `ValueError` object that describes the
+    problem.
     """
     others: dict[Hashable, Any] = {}
 
@@ -212,8 +213,8 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
     """Return the chat messages in a cell as plain dicts whose contents are text.
 
     A single message becomes a list with one message. If the content of a message is a list of text parts, the parts are
-    joined. Keys of a message without a value, which parquet files add, are left out. A cell that holds no messages
-    raises a `ValueError`.
+    joined. If a key of a message has the value None, as is usual in parquet files, the key is left out. A cell that
+    holds no messages raises a `ValueError`.
     """
     if isinstance(cell, Mapping):
         cell = [cell]
@@ -294,7 +295,7 @@ def is_same_text(cell: str, text: str) -> bool:
 
 def few_labels(column: pd.Series) -> list[str]:
     """Return the distinct labels of a column, or an empty list if there are more than `MOST_LABELS`."""
-    # if a column has more than MOST_LABELS labels, the first rows usually show it
+    # to save time, count the labels in the first MANY_ROWS rows before the labels in the whole column
     for cells in (column[:MANY_ROWS], column):
         labels = [*ids_in(cells).dropna().unique()]
         if len(labels) > MOST_LABELS:
@@ -438,10 +439,10 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 
 
 def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return the largest set of columns of votes that are alike.
+    """Return the largest set of columns of votes with similar labels.
 
-    Two columns of votes are alike if they share at least half of their labels. If some column names differ only in a
-    number at the end, alike columns must also have the same name without the number.
+    Two columns of votes are similar if they share at least half of their labels. If some column names differ only in a
+    number at the end, similar columns must also have the same name apart from this number.
     """
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
@@ -459,7 +460,7 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the columns that show most clearly which side was preferred, ranked by their cells and then by name."""
+    """Return the columns that show most clearly which side was preferred, judged by their cells and names."""
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
         return (
@@ -510,9 +511,9 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
 
 
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the columns of votes without copies of other columns.
+    """Return the given columns of votes, except each column that is a copy of an earlier column.
 
-    A column is a copy if an earlier column, made from the same object, names the same side in every row.
+    A column is a copy if an earlier column, made from the same object of the source, names the same side in every row.
     """
     found: dict[tuple[str, ...], str] = {}
     for name in names:
@@ -574,10 +575,10 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # any word of a column name may be the side; very long names are skipped to save time
+    # any word of a column name may name the side; column names longer than LONGEST_LEGEND are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
-    # a number in a column name may be the annotator, so letters are tried as the side before numbers
+    # a number in a column name may identify the annotator, so numbers are tried last as the names of sides
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
@@ -593,8 +594,8 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
 def likely_annotators(table: Table) -> list[str]:
     """Return the columns that very likely name the annotators, in a table whose columns have badpo's names.
 
-    Columns with a name such as "annotator" or "rater" come first. If several votes come from one row of the source,
-    only columns that differ between votes from the same row are returned.
+    Columns with a name such as "annotator" or "rater" come first. If rows of the source hold several votes, a column is
+    returned only if it differs between votes from the same row.
     """
     frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*PAIR, "response", "chosen", "rejected") if ours in frame]
@@ -673,7 +674,7 @@ def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
     Each annotator must have exactly one label, and the number of labels must be at least two but smaller than the
     number of annotators.
     """
-    # if a column has too many labels for groups, the first rows usually show it
+    # if the first rows hold more than MOST_LABELS labels, the column cannot hold groups, so skip the other rows
     if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
         return False
     labels = few_labels(frame[name])
@@ -703,9 +704,9 @@ class Findings:
         remedy: str,
         fix: Json | None = None,
     ) -> None:
-        """Add a problem with the number of rows for which ``rows`` is True, if there are any.
+        """Add a problem that counts the rows for which ``rows`` is True; add nothing if there are none.
 
-        If bad rows are dropped, the rows of an error are marked in ``bad`` and no problem is added.
+        If the user drops bad rows and ``code`` is an error, the method marks the rows in ``bad`` and adds no problem.
         """
         index = np.flatnonzero(rows)
         if not len(index):
@@ -751,9 +752,9 @@ class Findings:
     def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
         """Return the ids or labels in a column, with None for missing values.
 
-        If ``remedy`` is given, a problem reports the rows without an id. If the column holds lists or objects, another
-        problem reports the column. If the column holds lists or objects, or is not in the table, all returned ids are
-        None.
+        If ``remedy`` is given, the method adds a problem for the rows without an id. If a cell of the column holds a
+        list or an object, the method adds a problem for the whole column and returns None for every row. If the table
+        lacks the column, the method also returns None for every row.
         """
         ids = np.full(len(self.frame), None, dtype=object)
         if name not in self.frame:

@@ -31,7 +31,7 @@ _SCORES = ("score", "quality", "rating", "reward")
 
 
 def check(judgments: Judgments) -> list[Problem]:
-    """Return the problems in judgments that matter for estimation and training, and the findings of the reader.
+    """Return the problems that affect estimation and training, and the problems found while reading the table.
 
     Parameters
     ----------
@@ -150,7 +150,8 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
 def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
     """Report an attribute on which the two sides of a judgment rarely or almost always differ.
 
-    If the two sides never differ on the attribute, its bias cannot be estimated, and the problem is an error.
+    If the two sides never differ on an attribute, the bias toward the attribute cannot be estimated, so the function
+    reports an error instead of a warning.
     """
     where = f'attribute "{attribute.name}"'
     n, n_cross = len(differs), int(differs.sum())

@@ -50,14 +50,14 @@ RUN_MARKS = (
 )
 # Files of a run are personal data if they hold theta, theta's optimizer, or the weights or types of annotators.
 # Manifests count as personal data too, because they contain checksums of files about individual annotators.
-# Logs count as personal data, because anybody who guesses votes and trains on the guess could compare the figures.
+# Logs count as personal data, because somebody could guess the votes, train on the guess, and compare the two logs.
 PERSONAL_RUN_FILES = (
     *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
     *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
     *(f"{name}{end}" for name in (VOTES_FILE, HELD_OUT_FILE) for end in ("", ".sha256")),
     *(".writing-*", ".*.unfinished"),
 )
-# Files of a run without data about individual annotators, unless a file contains a pseudonym or an id.
+# These files of a run have no data about individual annotators, unless a file contains a pseudonym or an id.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
@@ -104,7 +104,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # an OSError may name no file or only the temporary file; its message must name the final file
+        # if an OSError names no file or only the temporary file, its message must name the final file instead
         if error.filename in (None, str(unfinished)):
             error.filename = str(path)
             del error.filename2
@@ -346,7 +346,7 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
         yield
         return
     content = read_seal(path)
-    # this machine must not add its keyed code to a manifest that another machine wrote
+    # if another machine wrote the manifest, do not add the code that is computed with this machine's key
     sealed = _keyed if _is_keyed(content) else dict
     files = {name: checksum for name, checksum in content["files"].items() if name not in names}
     _write_seal(path, sealed({**content, "files": files}))

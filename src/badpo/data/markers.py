@@ -69,7 +69,7 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 
-# A refusal is a statement of the speaker at the beginning of an answer.
+# A refusal is a statement such as "I cannot help" at the beginning of an answer.
 # If "I cannot help" occurs later in an answer, it is usually part of a story or a quotation.
 _OPENING = 400
 _UNABLE = r"(?: cannot| can not| can't| will not| won't|(?: am|'m) (?:unable|not able|not going) to)"

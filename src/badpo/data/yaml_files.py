@@ -100,7 +100,7 @@ def read_yaml(path: str | Path) -> YamlFile:
 
 
 def parse_value(text: str) -> Any:
-    """Convert a text to the value it would have in a recipe: a number, true or false, None, a list, or a text."""
+    """Convert a string to the value that it would have in a recipe: a number, a boolean, None, a list, or a string."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):

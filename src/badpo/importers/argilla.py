@@ -61,7 +61,7 @@ def _answers(record: Json) -> dict[str, list[Any]]:
 
 
 def _texts(record: Json) -> Json:
-    """Return the texts of a record, from its ``fields`` object or from its columns without answers and suggestions."""
+    """Return a record's ``fields`` object, or else the record's cells except answers, suggestions and metadata."""
     if isinstance(record.get("fields"), Mapping):
         return dict(record["fields"])
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]

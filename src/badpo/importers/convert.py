@@ -144,7 +144,7 @@ def _read_answers(importer: Importer, export: Export) -> list[Json]:
 
 
 def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
-    """Return a table with the votes, and with the number of other answers for each reason and pseudonym."""
+    """Return a table of the votes; its ``dropped`` counts the answers that are no votes, by reason and pseudonym."""
     fields = (name for answer in answers for name in answer)
     names = dict.fromkeys([*fields, "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
@@ -158,7 +158,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
         what = f"no vote to import ({reasons or 'the export has no answers'})"
         raise export.build_error("E104", what, "export it again")
-    # if an answer is not a vote and its annotator is not a text or a number, the annotator counts as "unknown"
+    # if the annotator of an answer without a vote is neither a text nor a number, count the annotator as "unknown"
     usable = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(usable))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]

@@ -31,8 +31,9 @@ TEXTS = ("prompt", "response_a", "response_b")
 class Export:
     """The export of another program, the user's options, and the findings of the reader.
 
-    The reader of a format yields one row for each answer, with badpo's column names and the export's annotator ids. If
-    the ``winner`` of an answer is None, or if ``left_out`` has a reason, the answer is left out and counted.
+    For each answer in the export, the reader of a format yields one row with badpo's column names and the export's
+    annotator ids. If a row has no ``winner``, or if its cell ``left_out`` gives a reason, the row is counted but not
+    imported.
     """
 
     table: Table

@@ -46,7 +46,7 @@ def read_label_studio(export: Export) -> Iterator[Json]:
 
 
 def _answers(annotation: Json) -> list[Json]:
-    """Return the answers of an annotation to all controls."""
+    """Return an annotation's answers to the controls of the labeling form."""
     return as_list(annotation.get("result"))
 
 
