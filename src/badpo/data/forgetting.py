@@ -134,7 +134,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Map the ids of the annotators to forget, including their ids among ``ids``, to their pseudonyms."""
+        """Map each id of the annotators to forget to its pseudonym, including those in ``ids``."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
@@ -144,9 +144,10 @@ class People:
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
     """Find annotators by their pseudonyms or by their ids in the source.
 
-    ``mapping`` is the file that `badpo import --write-mapping` wrote. The pseudonyms of the ids in this file are known
-    without the pseudonym key. If an id is not in the mapping and there is no key, a `ConfigError` is raised. A
-    `ConfigError` is also raised if an element of ``annotators`` is empty or is the path of an existing file.
+    ``mapping`` is the file that `badpo import --write-mapping` wrote. The mapping file contains pseudonyms, so badpo
+    needs no pseudonym key for the ids in the mapping file. If an id is not in the mapping and there is no key, a
+    `ConfigError` is raised. A `ConfigError` is also raised if an element of ``annotators`` is empty or is the path of
+    an existing file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
@@ -282,7 +283,7 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """Return the folders next to the runs that belong to a run: anchored policies, and theta of TRL's trainer."""
+    """Return folders next to ``runs`` that hold a run's anchored policy, or theta if TRL's trainer wrote the run."""
     anchors = [
         anchor
         for run in runs
@@ -353,7 +354,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     is_object = kind == ".json" and not isinstance(json.loads(decoded(path)[0]), list)
     if theirs.any() and (path.is_dir() or is_object or kind not in _WITH_ROWS):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
-        # in a workbook with several sheets, each row number has the name of the sheet
+        # if a workbook has several sheets, put the name of the sheet before each row number
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
         named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
         rows = ", ".join(itertools.compress(named, theirs))
@@ -377,9 +378,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
-    """Yield a step that removes the annotators' rows from a table.
+    """Yield a `_Step` that removes the rows of the annotators to forget from a table.
 
-    The step also removes the counts of the annotators' rows that were left out at import.
+    The table's metadata may count rows that were left out at import; the `_Step` also removes the counts of the
+    annotators to forget.
     """
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
@@ -475,7 +477,7 @@ def _files_of_people(
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """Yield a step that removes ``paths``, which are files and folders in one folder; yield nothing if it is empty."""
+    """Yield a `_Step` that removes ``paths``, which lie in one folder; yield nothing if ``paths`` is empty."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
@@ -511,8 +513,8 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return False
     if not (folder / "anchor.json").is_file():
         return any(folder.parent == run.parent for run in learned)
-    # anchor.json contains the name of the anchor's source run
-    # the source is the run of this name next to the anchor; if there is none, any run of this name may be the source
+    # anchor.json names the source run, from which the anchor was made, and which is usually in the same folder
+    # if no run in the anchor's folder has the name in anchor.json, any run with that name may be the source run
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
@@ -526,7 +528,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         record, policy = folder / RECORD, folder / POLICY
         made = folder
         beside = [each for each in (folder, *folder.parents) if each.name.endswith(BIAS_SUFFIX)]
-        # in a folder FOLDER-bias of TRL's trainer, the subfolder "model" has only theta, and FOLDER has the policy
+        # TRL's trainer writes theta to the subfolder "model" of FOLDER-bias, and the policy to FOLDER
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
@@ -546,7 +548,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
 
 
 def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
-    """Yield each output of `badpo audit --json` in the folders, because it may contain votes of the annotators."""
+    """Yield each JSON file in ``places`` that `badpo audit --json` wrote, as the audit may include votes to forget."""
     what = "exact figures of an audit, which may include the annotators' votes"
     for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
         with path.open("rb") as file:
@@ -577,11 +579,11 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 def _search(
     files: Sequence[Path], folders: Sequence[Path], people: People, column: str
 ) -> tuple[dict[Path, Trace], set[str]]:
-    """Search all files below the folders and next to the files for the ids of the annotators to forget.
+    """Search ``folders``, and the folders of ``files`` without subfolders, for ids of the annotators to forget.
 
-    Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym
-    identifies an annotator anywhere in a file. A raw id identifies an annotator only in a column of annotators, because
-    elsewhere the same text may be an ordinary word.
+    Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym always
+    identifies an annotator, wherever the pseudonym occurs in a file. A raw id identifies an annotator only in a column
+    of annotators, because in other places the same text may be an ordinary word.
     """
     remedy = (
         "remove the file, write it again without the forgotten annotators, or name it with --data, --audit, --runs, "
@@ -599,7 +601,7 @@ def _search(
 
     walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
     below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
-    # In a text, also in UTF-16, a longer id that begins with an annotator's id is the id of another annotator.
+    # In text files (including UTF-16), a longer id that begins with an annotator's id belongs to another annotator.
     # In a binary file, other data may directly follow the id.
     written = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
     text = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % written)
@@ -649,7 +651,7 @@ def _written_forms(people: People) -> dict[bytes, str]:
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
-                        # without zero bytes at its ends, an ASCII text has the same bytes in both forms of UTF-16
+                        # ASCII text in UTF-16-LE and UTF-16-BE has the same bytes apart from zero bytes at its ends
                         written[encoded.strip(b"\0")] = name
     return written
 

@@ -255,7 +255,7 @@ class Judgments:
         return self.take(~is_held_out), self.take(is_held_out)
 
     def take(self, votes: NDArray[Any]) -> Judgments:
-        """Return judgments with some of the votes, and with the comparisons of these votes.
+        """Return a copy of the judgments that has only the selected votes and their comparisons.
 
         The comparisons keep their order and get new numbers. The annotators table stays whole, so that annotator k is
         the same person in every selection of votes.
@@ -306,8 +306,8 @@ class Judgments:
     def majority(self) -> NDArray[np.int64]:
         """Return the side with most votes in each comparison, +1 (a) or -1 (b), as an array of shape (n_comparisons,).
 
-        The weights of votes do not count. If both sides of a comparison have the same number of votes, the side of the
-        earliest vote is returned, as in the paper's reference (first response seen).
+        The weights of votes do not count. If both sides of a comparison have the same number of votes, the method
+        returns the side of the earliest vote, as the paper does for its reference policy.
 
         Examples
         --------
@@ -507,8 +507,8 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
     """Call the attribute's function, which may be a user's function, on each row; return two numbers for each row.
 
-    If the function returns only one number, the second of the two numbers is 0. If the attribute has the scope
-    "judgment", the function may return None or NaN for a vote that does not record the attribute.
+    If the attribute's function returns one number for a row, the second number of the row is 0. If the attribute has
+    the scope "judgment", the function may return None or NaN for a vote that does not record the attribute.
     """
     of_judgment = attribute.scope == "judgment"
     values: list[tuple[float, float]] = []

@@ -148,7 +148,7 @@ def find_misnamed(
 def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
     """Return the problem (E101) that names the missing columns of a table.
 
-    For the missing columns, the problem proposes columns with similar names or with the expected content.
+    The problem's ``fix`` maps missing columns to columns of the table with similar names or the expected content.
     """
     frame = _rows_with_answers(table.frame, theirs)
     fix = _propose_columns(frame, theirs, missing)
@@ -205,7 +205,7 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
-    # three or more columns of votes with the same labels are not proposed for a missing column
+    # if the table has three or more columns of votes, propose none of the columns that share their labels
     several = {*most_alike(frame, votes)} if len(votes) > 2 else {*()}
     columns = alike(missing, [name for name in free if name not in several])
     columns = {
@@ -280,7 +280,7 @@ def rated_pair(a: str, b: str) -> dict[str, str]:
 def _is_of_one_person(
     frame: pd.DataFrame, votes: Sequence[str], others: Sequence[str], theirs: Mapping[str, str]
 ) -> bool:
-    """Return whether the table has only one column of votes, and its name may be the name of the annotator.
+    """Return whether the table has a single column of votes whose name may be the annotator's name.
 
     The result is False if another column may hold the ids of annotators.
     """
@@ -447,7 +447,7 @@ def _with_distinct_names(table: Table) -> Table:
 def _find_columns(
     table: Table, free: Sequence[str], columns: Mapping[str, str | None], layout: str | None
 ) -> tuple[Table, dict[str, str], dict[str, str]]:
-    """Return the table, the column for each of badpo's names, and the columns of three or more answers.
+    """Return the table, a dict from badpo's column names to its columns, and the columns of three or more answers.
 
     The returned table has a notice (N103) that lists the recognised columns.
     """
@@ -493,7 +493,7 @@ def _find_columns(
         # if the table has a column for the winner, columns of ratings, ranks and counts do not hold the votes
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     if "annotator" not in {*theirs, *columns}:
-        # several columns with equal ids may come from parts of one object that name the same annotators
+        # if all columns of annotators hold equal ids, read the first; parts of one record may repeat the annotator's id
         people = [name for name in like_annotators(free) if name not in theirs.values()]
         ids = [ids_in(table.frame[name]) for name in people]
         if len(ids) > 1 and ids[0].notna().any() and all(ids[0].equals(other) for other in ids):
@@ -591,11 +591,12 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
 
 
 def _with_flags(table: Table) -> Table:
-    """Return the table with the ties and the exchanged sides that further columns mark.
+    """Apply columns that flag ties or exchanged sides to the labels of the votes, and return the table.
 
     Labels may name places such as left and right, or count from 0, although the names of the answers' columns do not.
-    Only the user then knows whether a label means a place on the screen. In rows with exchanged sides, a mark is added
-    to labels of places, so that badpo does not read these labels until the user explains them.
+    In such a table, only the user knows whether a label means a place on the screen. In a row with exchanged sides, the
+    word "exchanged" is added to a label that names a place, so that badpo reads the label only if the user defines its
+    meaning.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -641,10 +642,10 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
     """Return for each row whether a column says that the sides were exchanged.
 
     ``words`` are the words in the name of the column. The column holds ticks, orders of the answers such as ``BA`` or
-    ``[1, 0]``, or the answer shown in a place. In the last case, the name of the column mentions the place, as in
-    ``left_is``.
+    ``[1, 0]``, or names of answers. If the cells name answers, the name of the column mentions a place on the screen,
+    as in ``left_is``.
     """
-    # a list such as [1, 0] becomes a text, in which only letters and digits count
+    # a list such as [1, 0] becomes the text "[1, 0]", of which only the letters and digits are compared
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
     cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)
@@ -675,7 +676,7 @@ def _with_names_of_places(table: Table) -> Table:
     labels = {label: side for label in few_labels(frame["winner"]) if (side := side_of(label))}
     names = {*called}
     if not {"a", "b"} & {word for _, word in labels.values()}:
-        # if labels name places, a column of a place may hold only the word that distinguishes the answers' names
+        # if labels name places, a column such as left_model may name the answer response_base by the word "base" alone
         names |= {*called[0].split("_")} ^ {*called[1].split("_")}
     if any(word in form.split("_") for _, word in labels.values() if word for form in called):
         return table
@@ -714,7 +715,7 @@ def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
     """Return the table without the rows in which all given columns of texts are empty.
 
-    Rows without texts hold totals, or other trials of an experiment.
+    A row without texts holds totals, or a trial of an experiment that is not a vote.
     """
     is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
     if is_empty.all() or not is_empty.any():
@@ -739,7 +740,7 @@ def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group columns whose names differ only in numbers; return name without numbers -> numbers -> column."""
+    """Group columns by their names without numbers; return a dict of dicts whose inner keys are the numbers."""
     kinds: dict[str, dict[str, str]] = {}
     for name in names:
         if numbers := re.findall(r"\d+", form := folded(name)):
@@ -750,7 +751,8 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
 def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     """Return the columns of votes whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
-    If each column of votes has a column of annotators with the same number, each vote gets this column too.
+    If each column of votes has a column of annotators with the same number in its name, as ``rater_1`` for ``vote_1``,
+    the result contains the column of annotators of each vote.
     """
     frame, people, votes = table.frame, [], []
     for kind, of in _group_by_number(frame).items():
@@ -860,11 +862,11 @@ def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], tur
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Add the column that distinguishes repeated ratings of an answer to ``keys``; return the keys and a text.
+    """Add a column to ``keys`` that distinguishes repeated ratings of an answer; return ``keys`` and a text.
 
     The column holds, for example, the criterion or the task of a rating. If one of several criteria is the overall
-    impression, only its rows are kept. The text describes the change for a notice; it is empty if no column
-    distinguishes repeated ratings.
+    impression, only the rows with the overall impression are kept. The text, which is part of a notice, names the
+    column, and is empty if no column distinguishes repeated ratings.
     """
     of_one = keys.drop(columns="response")
     for name in others:

@@ -46,8 +46,8 @@ _TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?
 def opened(name: str, column: pd.Series) -> pd.Series:
     """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
 
-    A column without arrays and without such texts is returned unchanged. A text in JSON also stays unchanged if it may
-    be a prompt or a response.
+    If a column has neither arrays nor texts that hold chat messages, lists or objects, the function returns the column
+    unchanged. JSON texts that may be prompts or responses are not converted.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -162,8 +162,8 @@ def flatten(table: Table) -> Table:
 def _with_values_by_id(table: Table) -> Table:
     """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, by lists of the values; return the table.
 
-    A mapping is replaced if its ids are the ids of the objects in a list in the same row. The values in the new list
-    have the order of the objects in this list.
+    A mapping is replaced if another column holds a list of objects with the same ids in each row. The values of the
+    mapping are listed in the order of the objects in the other column.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
@@ -350,7 +350,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _holds_side(vote: Any) -> bool:
-    """Return whether an object has a value that names a side in words, or a number under a key that names votes."""
+    """Return whether an object holds a word that names a side, or a number for a side under a key such as ``vote``."""
     for path, value in leaves(vote):
         label, is_called = str(value), names_vote(path.rpartition(".")[2])
         is_word = (
@@ -380,10 +380,11 @@ def _clearness_of_votes(elements: Sequence[Any]) -> int:
 
 
 def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
-    """Return a table with a row for each vote in lists, and the prefix of the names of the votes' columns.
+    """Return a table with one row for each vote in the lists of a column, and the prefix of the new columns' names.
 
     A column may hold lists of votes, or two columns may hold lists of annotators and lists of their votes. If no column
-    holds lists of votes or of annotators, the result is None. Only columns whose names begin with ``inside`` are used.
+    holds lists of votes or of annotators, the result is None. The function uses only columns whose names begin with the
+    text in ``inside``.
     """
     beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
@@ -430,7 +431,7 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame
     if vote is not None and _inner_votes([*map(str, vote)]):
-        # a verdict outside the lists of votes summarizes the votes in the lists, so its column is dropped
+        # a column of verdicts beside the lists of votes summarizes the votes in the lists, so the column is dropped
         outer = [name for name in frame if name not in lists and _inner_votes([str(name)])]
         frame = frame.drop(columns=[name for name in outer if _are_labels(frame[name])])
     frame = frame.assign(**lists).explode([*lists])
@@ -471,7 +472,7 @@ def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], li
     is_joined = 1 < len(left) <= _MOST_LISTS
     while is_joined:
         is_joined = False
-        # try lists of votes first, because a vote gets the fields of a pair, but a pair must not get fields of a vote
+        # try lists of votes first: badpo adds the fields of a pair to each vote, never the fields of a vote to a pair
         pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
         for name, other in pairs:
             others_nouns = {*nouns.values()} - {nouns[other]}
@@ -616,7 +617,7 @@ def _beside(records: list[Json]) -> list[Json]:
 
 
 def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """Return the inner records, which are in lists inside ``records``, if the inner records have ids of other records.
+    """Return one record for each element of a list inside ``records``, if the elements have keys that end in ``_id``.
 
     Each inner record gets the fields of its outer record. If there are no lists of inner records, ``records`` is
     returned unchanged.

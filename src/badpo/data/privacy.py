@@ -127,7 +127,8 @@ def known_key() -> bytes | None:
     """Return the pseudonym key, or None if there is no key.
 
     Raise `ConfigError` if the key is easy to guess or if other users can read its file. Unlike `pseudonym_key`, this
-    function never creates a key, because a new key would give other pseudonyms than those in existing tables.
+    function never creates a key, because pseudonyms made with a new key would differ from the pseudonyms in existing
+    tables.
     """
     if told := os.environ.get(KEY_VARIABLE):
         return _hard_to_guess(told.encode(), KEY_VARIABLE)
@@ -191,7 +192,7 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
     told = {own for own in ids if are_own or not _SHORT.fullmatch(own.replace(" ", ""))}
-    # an id is searched by its first word; if an id has more than MOST_WORDS words, it is not searched inside of texts
+    # texts are searched for the first word of each id; ids of more than MOST_WORDS words are not searched for in texts
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
     def holds(text: str) -> bool:
@@ -266,8 +267,8 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
 
     A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. The figure of all people minus the published
     figures of classes gives the figure of the remaining people. The remaining people are those in withheld classes and
-    the ``n_others`` people without a class. Larger classes are therefore withheld too, the smallest first, until either
-    no people or at least ``FEWEST_ANNOTATORS`` people remain.
+    the ``n_others`` people without a class. If at least one but fewer than ``FEWEST_ANNOTATORS`` people remain, further
+    classes are therefore withheld, the smallest class first.
 
     Examples
     --------

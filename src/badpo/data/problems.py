@@ -87,7 +87,7 @@ class Problem:
         return self.told(python_options(self.fix))
 
     def told(self, options: str) -> str:
-        """Return the text of the problem, with ``options`` of `Judgments.read` after the remedy.
+        """Return the problem as text, and append ``options``, a text with options of `Judgments.read`, to the remedy.
 
         The text of an error does not contain ``options``, because `corrected` adds options that solve all errors.
         """
@@ -108,11 +108,11 @@ class DataError(ValueError):
     ``fix`` has options of `Judgments.read` with which the same table was read without an error; it is empty if no such
     options were found. ``shown`` has a few rows as they were read with these options. If the table is then read without
     annotators, ``unused`` has the columns that may name the annotators. If the table does not say which side its labels
-    prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The
-    first of the two ``answers`` to the question corresponds to the options ``fix``, the second to the options
-    ``turned``. ``others`` has further readings of the table: each has a condition and the options to use if it is true.
-    ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function that formats ``fix`` as a
-    Python call or as a command, and ``preparation`` is a command that must run before this call.
+    prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. If the
+    user gives the first of the two ``answers``, the options ``fix`` are right; for the second answer, the options
+    ``turned`` are right. ``others`` has further readings of the table: each has a condition and the options to use if
+    it is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function that formats
+    ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -170,10 +170,10 @@ def python_call(fix: Mapping[str, Any]) -> str:
 
 
 def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """Return lines with a call that reads the same table without errors; return no lines if no such call is known."""
+    """Format a call that reads the table without errors as lines of text; return no lines if no such call is known."""
     if not error.fix:
         return []
-    # error.preparation is a shell command; && joins it to another shell command, and a Python call gets its own line
+    # in a shell, && joins error.preparation to the corrected command; a Python call is shown on the next line
     first = error.preparation and error.preparation + (" && " if call is not python_call else "\n    ")
     told = [
         "this call reads the table with rows such as:" if error.shown else "this call reads the table:"

@@ -136,7 +136,7 @@ _LEFT_OUT = {
     "exported twice": "N132",
 }
 # If at least FEWEST_COPIES votes are repeated with the sides exchanged, and all agree, the table was exported twice.
-# If fewer votes are repeated, annotators may have judged the pairs again and given the same answers.
+# If fewer than FEWEST_COPIES votes are repeated, annotators may have judged these pairs again with the same result.
 FEWEST_COPIES = 20
 # Two columns of numbers, one for each side, may define the meaning of the labels in a winner column.
 # The labels must agree with the numbers in at least the share _AGREEING of the rows with a label.
@@ -170,8 +170,9 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
     """Add to an error the options with which the table can be read.
 
     The function tries the options that the error's problems propose, until the table is read without an error or no
-    proposal is left. If the table is read, the function also adds a few rows to the error. If no column names the
-    annotators, the function adds the columns that may name them.
+    proposal is left. Once badpo can read the table with the options, the function may also add a few rows of the table
+    to the error as examples. If no column of the table is known to name the annotators, the function adds to the error
+    the columns that may name annotators.
     """
     told = error
     fix: Json = {}
@@ -263,8 +264,8 @@ def _asked_of_labels(
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
     """Return a question to the user about the meaning of the labels, two possible answers, and rows to show.
 
-    The question asks which side was preferred in one row of the table. The first answer agrees with the meanings in
-    ``winners``, and the second answer contradicts them.
+    The question asks which side was preferred in one row of the table. The first of the two possible answers agrees
+    with the label meanings in ``winners``, and the second answer contradicts these meanings.
     """
     has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
     written = _filled(as_ids(table.frame["winner"]), winners)
@@ -379,7 +380,7 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 
 
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
-    """Infer the side that each label means from columns of numbers; return the sides and a phrase with the columns.
+    """Infer the side that each label means from columns of numbers; return the sides and the columns as a phrase.
 
     A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the names of the columns say
     whether the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost
@@ -599,10 +600,11 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
 def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text, Text]:
     """Return the prompt and the two responses of a row, either all as text or all as lists of messages.
 
-    Both given responses must be text, or both must be lists of messages. If a prompt is given, it is kept. If there is
-    no prompt, or if the prompt is text and the responses are whole conversations, the shared beginning of the two
-    responses becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks, the prompt ends after
-    the last mark. If the prompt or the responses are lists of messages, the remaining texts become messages too.
+    Both given responses must be text, or both must be lists of messages. In most cases, a given prompt is returned as
+    the prompt. If there is no prompt, or if the prompt is text and the responses are whole conversations, the shared
+    beginning of the two responses becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks,
+    the prompt ends after the last mark. If the prompt or the responses are lists of messages, the remaining texts
+    become messages too.
     """
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
@@ -624,8 +626,8 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 def shared_beginning(first: Text, second: Text) -> int:
     """Return the number of characters or messages in the shared beginning of two responses.
 
-    The shared beginning is never a whole response, so neither response is empty without it. A space at the end of the
-    shared beginning belongs to the responses, as in TRL.
+    The shared beginning is never a whole response, so a response without the shared beginning is never empty. A space
+    at the end of the shared beginning belongs to the responses, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -707,7 +709,7 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
-    """Add the numbers of the pair of texts and of the comparison, and the ids in the table, to ``rows``."""
+    """Add to ``rows`` the index of each row's pair of texts, the index of its comparison, and the table's ids."""
     low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
@@ -872,7 +874,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
     elif meanings := {} if hidden else proposed(counts, {*side} - {""}, scale):
-        # the meaning of labels concerns all rows, so the option bad_rows=drop must not drop single rows
+        # the meaning of a label concerns all rows, so bad_rows=drop must not drop individual rows with an unknown label
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
         remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
@@ -984,13 +986,13 @@ def _not_used(found: Findings, told: set[str]) -> None:
 def _carried(
     keep: Sequence[str], pairs: Sequence[tuple[str, str]], found: Findings
 ) -> dict[str, tuple[Objects, Objects]]:
-    """Return the cells of each carried column, and the cells that replace them in rows with exchanged sides.
+    """Return two arrays for each carried column: its cells, and the cells for rows whose two sides are exchanged.
 
-    A carried column stays in the judgments. A pair of number columns for the two sides, such as ``score_a`` and
-    ``score_b``, is always carried. The cells of a pair of number columns become numbers, unless ``keep`` names one of
-    the two columns. The columns ``model_a`` and ``model_b``, which name the authors of the responses, are carried if
-    every row names both models. Any other column is carried only if ``keep`` names it, because it may identify
-    annotators.
+    A carried column is a column of the table that badpo keeps in the judgments. badpo always keeps a pair of number
+    columns for the two sides, such as ``score_a`` and ``score_b``. The cells of a pair of number columns become
+    numbers, unless ``keep`` names one of the two columns. badpo keeps the columns ``model_a`` and ``model_b``, which
+    name the models that wrote the responses, if every row names both models. badpo keeps any other column only if
+    ``keep`` names the column, because the column may identify annotators.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
     sides = side_pairs(frame)
@@ -1092,8 +1094,8 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
     Annotators who judge a pair again sometimes change their minds, and models do this even more often. If at least
     ``FEWEST_COPIES`` rows repeat a vote and all of these rows agree with the annotator's first vote, the table was
-    exported twice. Otherwise the result is empty. Comparison ids are ignored. If the other text was shown first in a
-    row, the row is a separate judgment and not a copy.
+    exported twice. Otherwise the result is empty. Comparison ids are ignored. If two votes differ in the response that
+    was shown first, the second vote is a separate judgment and not a copy.
     """
     votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
     first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
@@ -1194,5 +1196,5 @@ def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
 
 
 def write_texts(path: str, pair: tuple[str, str]) -> None:
-    """Write a table to ``with_lengths.csv``, with placeholder texts of the lengths in two of the table's columns."""
+    """Read a table, add placeholder texts with the lengths in two of its columns, and write ``with_lengths.csv``."""
     with_texts(read_table(path), pair)[0].frame.to_csv("with_lengths.csv", index=False)

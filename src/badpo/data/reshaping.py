@@ -122,8 +122,8 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
     A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
-    "vote" or "rating". If the table has no column with such a name, the legend explains all columns that may hold votes
-    on its scale.
+    "vote" or "rating". If the table has no column with a name such as "vote", the legend explains each column that may
+    hold votes and has numbers on the legend's scale.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
@@ -178,9 +178,10 @@ def spread(
     what: str,
     code: str = "N106",
 ) -> Recognised:
-    """Return the table of votes with a notice, and the column for each of badpo's names, including the names ``new``.
+    """Return a table of the votes in ``frame``, with a notice, and a dict from badpo's column names to its columns.
 
-    The index of ``frame`` holds, for each vote, the number of the row of ``table`` from which the vote was made.
+    The index of ``frame`` holds, for each vote, the number of the row of ``table`` from which the vote was made. The
+    names in ``new`` are column names of badpo that ``frame`` also uses.
     """
     table = table.with_rows(frame)
     kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
@@ -283,7 +284,7 @@ def _without_trials(table: Table) -> Table:
 def _counts_of_shares(table: Table) -> Table:
     """Return the table with counts of votes, if it has the share of votes for each side and the number of annotators.
 
-    The shares of votes are fractions or percentages. If the two shares do not add up to all annotators, the remaining
+    The shares of votes are fractions or percentages. If the two shares add up to less than 100 %, the remaining
     annotators count as ties.
     """
     frame = table.frame
@@ -315,7 +316,7 @@ def _votes_beside_events(table: Table) -> Table:
         return table
     texts = [*known.values()]
     shown = frame[frame[texts].notna().all(axis=1)]
-    # a column of a log holds votes only if it is empty in all rows with texts
+    # an event that shows both responses has no vote, so a column of votes is empty in the rows of such events
     of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
     votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
     if not len(votes):
@@ -399,8 +400,8 @@ def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
 def _answers_to_questions(table: Table) -> Table:
     """Return a table with a row for each vote, made from a survey with a row per person and a column per comparison.
 
-    The name of a comparison's column quotes the prompt and both responses, or the name is the prompt and the cells are
-    the chosen responses. If no column holds the annotators, each row counts as one annotator.
+    Either the name of a comparison's column quotes the prompt and both responses, or the name is the prompt alone and
+    each cell holds the chosen response. If no column holds the annotators, each row counts as one annotator.
     """
     frame = table.frame
     names = [str(name) for name in frame]
@@ -484,7 +485,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # columns of voters' names have the same names in several cells, and no labels of sides, numbers or long texts
+    # columns of voters' names repeat a name in several cells, and contain no numbers, long texts or labels of sides
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
@@ -538,8 +539,9 @@ def _names_in(cell: Any) -> list[str]:
 def _votes_of_both_orders(table: Table) -> Table:
     """Return a table with a row for each verdict, if each pair was judged in both orders of the answers.
 
-    The labels for the second order are read as places on the screen. If the labels for the two orders agree more often
-    than expected by chance, the labels are read as names of the answers instead.
+    The labels for the second order name places on the screen, so badpo exchanges the sides of these labels. If a pair's
+    two labels are equal more often than expected by chance, the labels name the answers, and badpo does not exchange
+    their sides.
     """
     frame = table.frame
     pairs = []
@@ -674,7 +676,7 @@ _MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two
 
 
 def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
-    """Return the prompt and the two responses that a text quotes, such as the header of a survey; otherwise None.
+    """Return the prompt and both responses quoted in a text such as a survey's column name; None if there are none.
 
     If the text states only the number of words of a response, the returned response has as many placeholder words.
 
@@ -693,10 +695,10 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
     text = re.sub(r"\s*\n\s*", "\n", text.strip())
     question, _, option = text.rpartition("\n")
     if len(option) <= _LONGEST_OPTION and side_of_label(option):
-        # an option that a survey adds below the question is no part of the second answer
+        # a survey may add an option below the question; the option is not part of the second answer
         is_answer = any(second.match(option) for _, second in _MARKS)
         text = text if is_answer else question
-    # an answer may be empty if the text cannot be read in another way
+    # prefer a reading of the text with two filled answers; accept one empty answer only if no such reading exists
     for are_there, (first, second) in itertools.product((all, any), _MARKS):
         a = _find_mark(first, text, 0)
         b = _find_mark(second, text, a.end()) if a else None
@@ -711,7 +713,7 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
 
 
 def _find_mark(mark: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Return the first mark at the beginning of a line, or else the first mark at any place."""
+    """Return the first match of ``mark``, such as "A:", at the start of a line, or else its first match in the text."""
     found = [*mark.finditer(text, start)]
     at_lines = [one for one in found if not text[: one.start()].rpartition("\n")[2].strip(" *#_[(<>|-")]
     return next(iter(at_lines or found), None)
@@ -723,7 +725,7 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 def _answer_in_words(mark: str, text: str) -> str:
     """Return the text of an answer; if only the number of its words is stated, return as many placeholder words."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
-    # an answer such as "It has 200 words." states the number elsewhere
+    # a number of words counts only at the start of an answer, so "It has 200 words." is an ordinary answer
     n_words = re.search(_COUNTED_WORDS, mark, re.IGNORECASE) or re.match(
         rf"\W*{_COUNTED_WORDS}", text, re.IGNORECASE
     )
@@ -831,14 +833,14 @@ def best_beside_others(
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
     left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
-    # the code of the notice is N107, because N107 shows rows, in which users can check the direction of the ranking
+    # use the code N107, because this notice shows rows in which users can check the direction of the ranking
     return spread(table, votes, left, [*new], what, "N107")
 
 
 def _places(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[Floats, list[str], bool]:
-    """Return the rank of each answer in each row, the columns with the ranks, and whether they name best and worst.
+    """Return the ranks of the answers in each row, the rank columns, and whether these columns name best and worst.
 
     The lowest number is the best rank, and NaN stands for an answer without a rank. The ranks come from a number for
     each answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the

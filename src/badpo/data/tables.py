@@ -135,7 +135,7 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     kind = type(source).__name__
     name = _CALLED.get(kind, f"the {kind}")
     if isinstance(source, pd.DataFrame):
-        # the index may have the annotators, so its named levels become columns; duplicate names are reported later
+        # the index may hold annotator ids, so its named levels become columns; duplicate names are reported later
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
         frame = source.reset_index(named, allow_duplicates=True).reset_index(drop=True)
@@ -352,7 +352,7 @@ def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
-    """Return the reader for the suffix of a file name, or None; a suffix of compression (``.gz``) is ignored."""
+    """Return the reader for the suffix of a file name, or None; a compression suffix such as ``.gz`` is ignored."""
     plain = Path(path.stem) if path.suffix.lower() in PACKED else path
     return READERS.get(plain.suffix.lower())
 
@@ -439,7 +439,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
             blocks.append([])
     blocks = [block for block in blocks if len(block) > 1]
     if 1 < len(blocks) <= _MOST_FILES and all(_n_known(block[0][1]) for block in blocks):
-        # the file has several tables below each other, for example a table of pairs and a table of votes
+        # the file holds several tables, one below another, for example a table of pairs and a table of votes
         tables = {
             f"table {i}": _framed(path, [row for _, row in block], [line for line, _ in block], [])
             for i, block in enumerate(blocks, start=1)
@@ -482,8 +482,9 @@ def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
 def _separator(text: str) -> str:
     """Return the separator of a CSV file.
 
-    The separator is the character with which the first lines contain the most known column names. If several characters
-    give the same number of known names, the separator is the one with which most lines have the same number of cells.
+    The separator is the character that splits the first lines of the file into the most known column names. If several
+    characters give the same number of known names, the separator is the one with which most lines have the same number
+    of cells.
     """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
@@ -510,8 +511,8 @@ def _separator(text: str) -> str:
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
     """Return whether a table has columns of votes, and columns of responses that hold texts.
 
-    The columns are recognised by their names. In a table that was joined by ids, a column of annotators is sufficient
-    as a column of votes.
+    The columns are recognised by their names. In a table that was joined by ids, a column of annotators also counts as
+    a column of votes.
     """
     known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
     texts = [frame[known[name]] for name in ("response_a", "chosen", "response") if name in known]
@@ -561,10 +562,10 @@ def _framed(
     if _has_names_of_rows(len(header), [row for _, row in body]):
         header.insert(0, "")
     legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
-    # Qualtrics writes two more lines below the header: a line of questions and a line of import ids
+    # Qualtrics writes two extra lines below the header: a line of questions and a line of import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # in a Qualtrics file, the second line has the texts of the questions, and the first line only their numbers
+        # in a Qualtrics file, the second line has the texts of the questions, and the first line has only their numbers
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
@@ -1161,9 +1162,9 @@ READERS: dict[str, Callable[..., Table]] = {
 
 
 def _legends_of(value: Any) -> list[str]:
-    """Return the texts in a JSON value that may explain codes.
+    """Return the texts in a JSON value, in which badpo searches for the meanings of codes.
 
-    The result has each text in the JSON value, and for each object or list one more text that joins its texts.
+    For each object or list in the JSON value, the result also has one text that joins the texts in the object or list.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}

@@ -121,7 +121,8 @@ def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     r"""Return the text in a Unicode normalization form.
 
     A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
-    length. If a sequence has more than 100 combining marks, which no language has, its order may stay unchanged.
+    length. No language has sequences of more than 100 combining marks; the function may leave the order of such marks
+    unchanged.
 
     Examples
     --------
@@ -142,7 +143,7 @@ _fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares every name 
 
 
 def without_legend(name: str) -> str:
-    """Return the name of a column without the legend of its values.
+    """Remove the legend of a column's values from the column's name, and return the shorter name.
 
     A name longer than `LONGEST_LEGEND` is returned unchanged, because the search for a legend would take too long.
     """
@@ -176,7 +177,7 @@ def is_called_like_people(name: str) -> bool:
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# words that a label may contain besides the word for its side; "not" is missing, so the label "not a" has no side
+# words that may stand beside a side in a label; "not" is not among them, because the label "not a" names no side
 _AROUND = re.compile(
     f"{ANSWER}|model|system|vote|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
@@ -232,7 +233,7 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     if label.strip() in _SIGNS:
         return _SIGNS[label.strip()]
     if score := _SCORE.fullmatch(label.strip()):
-        # the label has the points of both sides, which must add up to 1, as in chess
+        # the label gives the points of both sides, which must add up to 1, as in chess
         a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
         return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
     if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
@@ -252,7 +253,7 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# If the sides of a row are exchanged, its label gets the name of the column that marks the row, and this ending.
+# In a row with exchanged sides, the name of the column that marks the row, and this ending, are added to the label.
 EXCHANGED = " exchanged)"
 
 
@@ -317,7 +318,7 @@ def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 
 # words which say that a high number prefers the named side, as in the column names "p_a_over_b" and "A is better"
-# the pattern _BESIDE_PREFERS also matches words that may stand beside such a word, as in "How much better is A?"
+# _BESIDE_PREFERS also matches words that may stand beside words such as "better", as in "How much better is A?"
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
 )
@@ -369,7 +370,7 @@ def direction_of(name: str) -> dict[str, str]:
     if sides:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
-        # the numbers are a scale if their sides, in the order of the numbers, are a, tie, b or b, tie, a
+        # the numbers are a scale if, in ascending order, their sides are "a", "tie", "b" or "b", "tie", "a"
         is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
@@ -486,7 +487,7 @@ def grade_of(label: str) -> float:
 
 
 def graded(labels: Sequence[str]) -> dict[str, float]:
-    """Convert labels that are grades in words to numbers.
+    """Convert labels that are verbal grades, such as "good", to numbers.
 
     The result is empty if a label is not a grade, or if all labels are converted to the same number.
     """
@@ -546,9 +547,9 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     """Return the scale of labels that are ratings; None for labels that are not ratings.
 
     ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If ``told`` names no tie,
-    the tie is 0 on a scale with negative numbers, and otherwise the middle of the scale. Labels also count as ratings
-    if ``told`` leaves more than three numbers unexplained, three numbers with an equal step other than 1, or a number
-    below -1.
+    0 is the tie on a scale with negative numbers; on any other scale, the middle of the scale is the tie. Labels also
+    count as ratings if ``told`` lacks a meaning for four or more of their numbers, for a number below -1, or for three
+    numbers with an equal step other than 1.
 
     Examples
     --------
@@ -584,9 +585,9 @@ def side_told(
 ) -> tuple[str, str]:
     """Return the side that a label names and how it names the side (``name`` or ``order``); two empty texts otherwise.
 
-    The second value is ``name`` if the label names the response, and ``order`` if the label names only a place.
-    ``columns`` are the names of the two columns of responses. ``are_places`` is True if the numbers among the labels
-    are 1 and 2.
+    The second value is ``name`` if the label names the response, and ``order`` if the label names only the position of
+    the response, such as left. ``columns`` are the names of the two columns of responses. ``are_places`` is True if the
+    numbers among the labels are 1 and 2.
     """
     own, number, form = label.strip().casefold(), number_of(label), folded(label)
     if label in told or own in TURNED:
@@ -609,8 +610,9 @@ def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | No
 
     Meanings are proposed for two or three labels, or for the scale of a rating. ``counts`` holds the number of rows
     with each label, the most frequent label first. The rarest of three words is proposed as the tie. The rarest of
-    three numbers is proposed as the tie only if the other two numbers are at least twice as frequent. If the ``known``
-    sides include a or b, meanings are proposed only for a scale and for the labels of exchanged places.
+    three numbers is proposed as the tie only if the other two numbers are at least twice as frequent. If ``known``
+    includes side a or side b, the function proposes meanings only for a scale and for labels in rows with exchanged
+    sides.
     """
     labels = [*counts]
     if scale and not scale.high:
@@ -847,7 +849,7 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
     ]
     inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
     if inner:
-        # if the names of several columns explain numbers that mean sides, no column is recognised as the winner
+        # if the names of several columns define which number means which side, no column is recognised as the winner
         left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
         theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
@@ -900,7 +902,7 @@ def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for the preferred and the other response.
+    """Return the pairs of columns whose names differ only in the word for the outcome, such as winner and loser.
 
     Examples
     --------
@@ -944,7 +946,7 @@ def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
     for first, second in _ORDERS:
         word = rf"(?<![^_]){second}(?![^_])"
         for form, name in by_form.items():
-            # the name of the column for the usual order may contain no word for the order
+            # the column for the usual order of the answers may have a name without a word such as "original"
             for other in (re.sub(word, first, form), re.sub(rf"_?{word}", "", form)):
                 if other != form and other in by_form:
                     pairs[by_form[other], name] = None
