@@ -538,6 +538,8 @@ def patch_workbook(path: Path, part: str, old: str, new: str) -> None:
 
 SHEET, STYLES = "xl/worksheets/sheet1.xml", "xl/styles.xml"
 HUGE = '<mergeCell ref="B5:XFD1048576"/>'
+MANY = '<mergeCell ref="Y99:Z99"/>' * 1_500_000
+RULES = '<conditionalFormatting sqref="A1"/>' * 1_500_000
 OVERLAPPING = "".join(f'<mergeCell ref="A{i}:E{i + 10**6}"/>' for i in range(2, 2_000))
 
 
@@ -546,9 +548,11 @@ OVERLAPPING = "".join(f'<mergeCell ref="A{i}:E{i + 10**6}"/>' for i in range(2, 
     [
         (SHEET, "</sheetData>", f"</sheetData><mergeCells>{HUGE}</mergeCells>", ""),
         (SHEET, "</sheetData>", f"</sheetData><mergeCells>{OVERLAPPING}</mergeCells>", "overlap"),
+        (SHEET, "</sheetData>", f"</sheetData><mergeCells>{MANY}</mergeCells>", "250,000 merged ranges"),
+        (SHEET, "</sheetData>", f"</sheetData>{RULES}", "250,000 merged ranges, rules"),
         (STYLES, "</fonts>", '<font><sz val="11"/></font>' * 200_000 + "</fonts>", "cell formats"),
     ],
-    ids=["merged range", "overlapping ranges", "cell formats"],
+    ids=["merged range", "overlapping ranges", "many ranges", "many rules", "cell formats"],
 )
 def test_the_form_of_a_small_workbook_exhausts_no_time(part, old, new, told, tmp_path):
     path, book = tmp_path / "v.xlsx", pytest.importorskip("openpyxl").Workbook()
