@@ -19,9 +19,11 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
+from badpo.runs import run
 from badpo.runs.run import plan_run, read_judgments, run_folder, train_run
 from badpo.runs.start import load_model
 from badpo.training import reference
+from badpo.training.checkpoints import RunCallback
 from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
@@ -311,3 +313,18 @@ def test_a_folder_that_another_process_works_on_is_left_alone(tmp_path):
         with pytest.raises(BusyError, match=f"shared_mean-s42: process {os.getpid()} on .* works on it"):
             training.result()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("is_writer, expected", [(True, {"config.yaml", "environment.json"}), (False, set())])
+def test_only_the_first_process_writes_the_recipe_and_the_provenance(tmp_path, is_writer, expected):
+    stop = Mock(side_effect=KeyboardInterrupt)
+    trainer = Mock(
+        run_folder=tmp_path / "run",
+        is_world_process_zero=lambda: is_writer,
+        args=SimpleNamespace(world_size=2),
+        callback_handler=SimpleNamespace(callbacks=[RunCallback(Mock(run_folder=tmp_path / "run"), 0)]),
+        train=stop,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run._train_into(trainer, recipe(tmp_path), "badpo train", resume=False)
+    assert set(written(tmp_path / "run")) == expected

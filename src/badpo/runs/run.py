@@ -528,7 +528,7 @@ def _train_into(
     """Train a policy and write its run folder: first the recipe and provenance, then the model, then the manifest."""
     folder, is_writer = trainer.run_folder, trainer.is_world_process_zero()
     made_with = environment(command)
-    if not resume:  # a resumed run keeps its first provenance
+    if is_writer and not resume:  # a resumed run keeps its first provenance
         write_recipe(folder, recipe)
         write_json(folder / RUN_ENVIRONMENT, made_with)
     try:
