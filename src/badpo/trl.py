@@ -25,6 +25,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
 from badpo.data.problems import (
     ConfigError,
+    Correction,
     DataError,
     Problem,
     python_options,
@@ -369,10 +370,10 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             )
         return judgments
 
-    def _write_correction(self, fix: Mapping[str, Any]) -> str:
+    def _write_correction(self, fix: Correction) -> str:
         """Return code that applies options of `Judgments.read` to a data set; the trainer has only ``columns``."""
         columns = {**(self._columns or {}), **fix.get("columns", {})}
-        options = python_options({**fix, **({"columns": columns} if columns else {})})
+        options = python_options({**fix, "columns": columns} if columns else fix)
         if fix.keys() <= {"columns"}:
             return f"BiasAdjustedDPOTrainer(..., {options})"
         return f"train_dataset = dataset.select(Judgments.read(dataset, {options}).votes['row'])"

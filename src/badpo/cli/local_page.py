@@ -221,12 +221,16 @@ class OpenedTable:
             problems, rows, is_read = error.problems, error.shown, False
             fix, turned, question, answers = error.fix, error.turned, error.question, error.answers
         else:
-            problems, rows, is_read = votes.findings, rows_in_words(vars(votes)), True
+            pseudonyms = votes.annotators["pseudonym"] if votes.has_identities else None
+            rows = rows_in_words(votes.votes, votes.comparisons, pseudonyms)
+            problems, is_read = votes.findings, True
             question, answers = "", ()
             # the user has to confirm labels whose sides badpo knows only from the order of the labels
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
-            turned = [*by_order, with_sides_exchanged(choices.reading)][0]
+            turned = [*by_order, with_sides_exchanged({"winners": choices.reading.get("winners", {})})][
+                0
+            ]
         return {
             "problems": problems,
             "rows": rows,

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.problems import LISTED, DataError, Json, Problem, is_unicode, listed, worst_first
+from badpo.data.problems import LISTED, Correction, DataError, Problem, is_unicode, listed, worst_first
 from badpo.data.vocabulary import (
     LONGEST_LEGEND,
     MODELS,
@@ -113,7 +113,7 @@ class Table:
         return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
 
     def noted(
-        self, code: str, what: str, remedy: str = "nothing", fix: Mapping[str, Any] | None = None
+        self, code: str, what: str, remedy: str = "nothing", fix: Correction | None = None
     ) -> "Table":
         """Return the table with one more notice about how it was read."""
         note = Problem(code, what, self.name, remedy, len(self.frame), fix=fix or {})
@@ -702,7 +702,7 @@ class Findings:
         column: str | None,
         rows: Any,
         remedy: str,
-        fix: Json | None = None,
+        fix: Correction | None = None,
     ) -> None:
         """Add a problem that counts the rows for which ``rows`` is True; add nothing if there are none.
 
@@ -728,7 +728,7 @@ class Findings:
         count: int = 1,
         column: str | None = None,
         rows: Any = (),
-        fix: Json | None = None,
+        fix: Correction | None = None,
     ) -> None:
         """Add a problem with the given count.
 
@@ -749,7 +749,9 @@ class Findings:
         problem = Problem(code, what, where, remedy, count, fix=fix or {})
         self.problems.append(problem)
 
-    def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
+    def ids(
+        self, name: str, code: str, remedy: str | None = None, fix: Correction | None = None
+    ) -> Objects:
         """Return the ids or labels in a column, with None for missing values.
 
         If ``remedy`` is given, the method adds a problem for the rows without an id. If a cell of the column holds a

@@ -26,7 +26,7 @@ from badpo.data.attributes import Attribute, Attributes, as_attributes, plain_te
 from badpo.data.cells import Objects, numbered, text_key
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
-from badpo.data.reading import VOTE_COLUMNS, read_votes
+from badpo.data.reading import VOTE_COLUMNS, Request, VotesRead, read_votes
 from badpo.data.tables import DROPPED_KEY, Source, write_table
 from badpo.estimation.log_odds import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
@@ -165,20 +165,36 @@ class Judgments:
         refuse_other_types(columns=columns, winners=winners, keep=keep)
         declared = as_attributes(attributes)
         pairs = [attribute.columns for attribute in declared if attribute.columns is not None]
-        asked = {"columns": columns or {}, "winners": winners or {}, "keep": keep, "pairs": pairs}
-        asked |= {"annotators_missing": annotators_missing, "repeated": repeated}
-        read = read_votes(source, asked | {"bad_rows": bad_rows, "layout": layout})
+        request = Request(
+            columns or {},
+            winners or {},
+            keep,
+            pairs,
+            annotators_missing,
+            repeated,
+            bad_rows,
+            layout,
+        )
+        read = read_votes(source, request)
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
-        none: dict[str, Any] = {
-            "attributes": (),
-            "delta": np.empty(0),
-            "missing": np.empty(0, dtype=bool),
-            "source": name,
-        }
-        if read["ties"]:
-            of_ties = read["ties"] | {"dropped": read["dropped"].head(0), "findings": ()}
-            read["ties"] = cls(**of_ties, **none)
-        return cls(**read, **none).with_attributes(declared)
+        ties = cls._without_attributes(read.ties, name, None) if read.ties else None
+        return cls._without_attributes(read, name, ties).with_attributes(declared)
+
+    @classmethod
+    def _without_attributes(cls, read: VotesRead, source: str, ties: Judgments | None) -> Judgments:
+        return cls(
+            comparisons=read.comparisons,
+            votes=read.votes,
+            annotators=read.annotators,
+            attributes=(),
+            delta=np.empty(0),
+            missing=np.empty(0, dtype=bool),
+            dropped=read.dropped,
+            findings=read.findings,
+            has_identities=read.has_identities,
+            source=source,
+            ties=ties,
+        )
 
     def with_attributes(self, attributes: Attributes) -> Judgments:
         """Return the same votes with the given attributes instead of the current attributes.

@@ -46,7 +46,7 @@ from badpo.data.cells import (
     unused_columns,
 )
 from badpo.data.nesting import flatten
-from badpo.data.problems import LISTED, DataError, Json, Problem, counted, did_you_mean, listed
+from badpo.data.problems import LISTED, Correction, DataError, Problem, counted, did_you_mean, listed
 from badpo.data.reshaping import (
     Recognised,
     best_beside_others,
@@ -135,7 +135,9 @@ def find_misnamed(
             hint, close = did_you_mean(str(column), shown), alike([folded(column)], shown)
             what = f'column "{column}" (for {ours}) is not in the table.{hint}'
             is_one = [name for name, _ in columns].count(ours) == 1
-            fix = {"columns": dict.fromkeys([ours], *close.values())} if close and is_one else {}
+            fix: Correction = {}
+            if close and is_one:
+                fix = {"columns": dict.fromkeys([ours], *close.values())}
             remedy = f"found: {list_columns(frame, asked)}"
             problems.append(Problem("E103", what, where, remedy, fix=fix))
         elif ours in ("comparison_id", "prompt_id") and columns_named([str(column)], ["annotator"]):
@@ -153,11 +155,12 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
     frame = _rows_with_answers(table.frame, theirs)
     fix = _propose_columns(frame, theirs, missing)
     columns = fix.get("columns", {})
+    proposed = [name for name in columns.values() if name is not None]
     written = alike(missing, [name for name in frame if name not in theirs.values()])
     hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
     free = [name for name in frame if name not in theirs.values()]
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
-    quoted = list_columns(frame, [*theirs.values(), *columns.values(), *written.values()])
+    quoted = list_columns(frame, [*theirs.values(), *proposed, *written.values()])
     known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
     what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
     remedy = "name the columns prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
@@ -194,7 +197,9 @@ def _rows_with_answers(frame: pd.DataFrame, theirs: Mapping[str, str]) -> pd.Dat
     return frame[frame[sides].notna().any(axis=1)] if sides else frame
 
 
-def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
+def _propose_columns(
+    frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]
+) -> Correction:
     """Return options that map missing columns to columns with similar names or with the expected content.
 
     The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as
@@ -239,7 +244,7 @@ def _propose_columns(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Se
     has_no_prompts = lacks == ["prompt"] and not texts and "response_b" in {*theirs, *columns}
     if len(lacks) == len(texts):
         columns |= dict(zip(lacks, texts, strict=True))
-    fix: Json = {"columns": columns} if columns else {}
+    fix: Correction = {"columns": columns} if columns else {}
     if missing[-1] not in (*PAIR, *columns):
         sides = {**theirs, **columns}
         compared = [pair for pair in pairs if compare_answers(frame, pair)]
@@ -521,7 +526,7 @@ def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
     if not likely:
         return table, theirs
     what = f'annotators read from column "{likely[0]}", which was recognised by its name or its content'
-    fix: Json = {"columns": {"annotator": None}}
+    fix: Correction = {"columns": {"annotator": None}}
     table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
     return table, theirs | {"annotator": likely[0]}
 
@@ -571,7 +576,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
         raise DataError([report_missing(table, theirs, lacks[kind])])
     table = _filled_down(table, theirs)
     table = _without_empty_rows(table, [theirs[ours] for ours in REQUIRED[kind] if ours in TEXTS])
-    turned: Json = {}
+    turned: Correction = {}
     if kind in ("rated answers", "ranked answers"):
         number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
         # in the wide layout, each annotator has a column, so no single column can be mapped to the ratings or ranks
@@ -836,7 +841,9 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
     return spread(table, votes, theirs, ["winner"], what)
 
 
-def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Json) -> Recognised:
+def _compared(
+    table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Correction
+) -> Recognised:
     """Return the table with a winner for the two ratings or ranks of each row.
 
     The higher rating or the lower rank wins, and equal numbers are a tie. If one of the two numbers is missing, the row
@@ -900,7 +907,7 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
     if "annotator" not in theirs and keys.duplicated().any():
         like = unused_columns(replace(table, theirs={own: own for own in theirs.values()}))
         what = "some answers are rated more than once, but no column names the annotators"
-        fix: Json = {"columns": {"annotator": like[0]}} if like else {}
+        fix: Correction = {"columns": {"annotator": like[0]}} if like else {}
         raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
     if not len(keys):
         what = f'column "{theirs[number]}" holds no numbers and no grades in words'

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 Severity = Literal["error", "warning", "notice"]
 SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the most severe first
@@ -16,6 +16,19 @@ TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "d
 EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
 
 Json = dict[str, Any]  # an object of a JSON file, or a part of one
+
+
+class Correction(TypedDict, total=False):
+    """Options of `Judgments.read`, and ``source``, the name of the table if another table must be read."""
+
+    source: str
+    columns: Mapping[str, str | None]
+    winners: Mapping[str, str]
+    layout: str
+    annotators_missing: str
+    repeated: str
+    bad_rows: str
+
 
 LISTED = 5  # number of values that a message lists before "and N more"
 _LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
@@ -44,7 +57,7 @@ class Problem:
         be read but may make the statistics wrong. A notice is for information only.
     count : int
         Number of rows, judgments, comparisons or annotators that ``what`` mentions.
-    fix : mapping
+    fix : Correction
         Options of `Judgments.read` that solve the problem; empty if there are none.
     shown : tuple of str
         Rows as they were read, if a label could mean either side. Only the owner of the table may see these rows.
@@ -65,7 +78,7 @@ class Problem:
     remedy: str
     severity: Severity = field(init=False)
     count: int = 1
-    fix: Mapping[str, Any] = field(default_factory=dict)
+    fix: Correction = field(default_factory=lambda: Correction())
     shown: tuple[str, ...] = ()
     lengths: tuple[()] | tuple[str, str] = ()
 
@@ -117,19 +130,19 @@ class DataError(ValueError):
 
     def __init__(self, problems: Iterable[Problem]):
         self.problems: tuple[Problem, ...] = tuple(problems)
-        self.fix: Mapping[str, Any] = {}
+        self.fix: Correction = {}
         self.shown: tuple[str, ...] = ()
         self.unused: tuple[str, ...] = ()
         self.question = ""
         self.answers: tuple[str, ...] = ()
-        self.others: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        self.others: tuple[tuple[str, Correction], ...] = ()
         self.left_out: tuple[str, ...] = ()
         self.call = python_call
         self.preparation = ""
         super().__init__(self.problems)
 
     @property
-    def turned(self) -> Mapping[str, Any]:
+    def turned(self) -> Correction:
         """``fix`` with the sides exchanged, if it has meanings of labels or belongs to a question; otherwise empty."""
         if self.question and "rating_a" in (columns := self.fix.get("columns", {})):
             ranks = {name.replace("rating_", "rank_"): column for name, column in columns.items()}
@@ -150,26 +163,26 @@ class DataError(ValueError):
         return "\n".join(told + corrected(self, self.call))
 
 
-def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_sides_exchanged(fix: Correction) -> Correction:
     """Exchange the sides in the option ``winners`` of `Judgments.read`; return no options if ``fix`` names no side."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
     return {**fix, "winners": winners} if {*other} & {*winners.values()} else {}
 
 
-def python_options(fix: Mapping[str, Any]) -> str:
+def python_options(fix: Correction) -> str:
     """Format options of `Judgments.read` as Python arguments."""
     return ", ".join(f"{name}={value!r}" for name, value in fix.items())
 
 
-def python_call(fix: Mapping[str, Any]) -> str:
+def python_call(fix: Correction) -> str:
     """Format a call of `Judgments.read` with the options in ``fix``; `badpo.audit` has the same options."""
-    options = dict(fix)
+    options = fix.copy()
     source = repr(options.pop("source")) if "source" in options else "..."
     return f"Judgments.read({', '.join(filter(None, (source, python_options(options))))})"
 
 
-def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
+def corrected(error: DataError, call: Callable[[Correction], str]) -> list[str]:
     """Format a call that reads the table without errors as lines of text; return no lines if no such call is known."""
     if not error.fix:
         return []

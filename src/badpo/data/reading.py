@@ -11,14 +11,14 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from badpo.data.attributes import plain_text
+from badpo.data.attributes import Text, plain_text
 from badpo.data.cells import (
     FEW_ROWS,
     MANY_ROWS,
@@ -56,8 +56,8 @@ from badpo.data.privacy import (
 from badpo.data.problems import (
     LISTED,
     ConfigError,
+    Correction,
     DataError,
-    Json,
     Problem,
     counted,
     did_you_mean,
@@ -93,8 +93,6 @@ from badpo.data.vocabulary import (
     which_wins,
 )
 from badpo.theory import Ints
-
-Text = str | list[Json]
 
 CHOICES = {
     "annotators_missing": ("error", "drop"),
@@ -144,29 +142,69 @@ FEWEST_COPIES = 20
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
-def read_votes(source: Any, asked: Json) -> Json:
-    """Read the fields of `badpo.data.judgments.Judgments` from a table, except the attribute values.
+@dataclass(frozen=True)
+class Request:
+    """The options of `Judgments.read`, and ``pairs``, the pairs of columns that declared attributes read."""
 
-    ``asked`` has the options of `Judgments.read`, and ``pairs``, the pairs of columns that declared attributes read. If
-    the table has errors, a `DataError` lists all errors. If columns are missing or misnamed, the rows are not checked.
+    columns: Mapping[str, str | None]
+    winners: Mapping[str, str]
+    keep: Sequence[str]
+    pairs: Sequence[tuple[str, str]]
+    annotators_missing: str
+    repeated: str
+    bad_rows: str
+    layout: str | None
+
+    def with_options(self, options: Correction) -> "Request":
+        """Return the request with other options; columns and winners are added to those of the request."""
+        return Request(
+            columns={**self.columns, **options.get("columns", {})},
+            winners={**self.winners, **options.get("winners", {})},
+            keep=self.keep,
+            pairs=self.pairs,
+            annotators_missing=options.get("annotators_missing", self.annotators_missing),
+            repeated=options.get("repeated", self.repeated),
+            bad_rows=options.get("bad_rows", self.bad_rows),
+            layout=options.get("layout", self.layout),
+        )
+
+
+@dataclass(frozen=True)
+class VotesRead:
+    """The fields of `badpo.data.judgments.Judgments` that a table has, without the values of attributes."""
+
+    comparisons: pd.DataFrame
+    votes: pd.DataFrame
+    annotators: pd.DataFrame
+    has_identities: bool
+    dropped: pd.DataFrame
+    findings: tuple[Problem, ...] = ()
+    ties: "VotesRead | None" = None
+
+
+def read_votes(source: Any, request: Request) -> VotesRead:
+    """Read the votes of a table.
+
+    If the table has errors, a `DataError` lists all errors. If columns are missing or misnamed, the rows are not
+    checked.
     """
     for key, known in CHOICES.items():
-        if asked[key] not in known:
-            raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {asked[key]!r}")
-    for label, side in asked["winners"].items():
+        if (value := getattr(request, key)) not in known:
+            raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {value!r}")
+    for label, side in request.winners.items():
         if side not in (*_WINNERS, _SKIP):
             raise ConfigError(f"winners: {label!r} must mean a, b, tie or skip; got {side!r}")
     # words such as NULL mean an empty cell
-    names = [_EMPTY if name is None else name for name in as_ids([*asked["winners"]])]
-    asked = {**asked, "winners": dict(zip(names, asked["winners"].values(), strict=True))}
+    names = [_EMPTY if name is None else name for name in as_ids([*request.winners])]
+    request = replace(request, winners=dict(zip(names, request.winners.values(), strict=True)))
     try:
-        return _read_table(source, asked)[1]
+        return _read_table(source, request)[1]
     except DataError as error:
-        _mend(error, source, asked)
+        _add_corrections(error, source, request)
         raise
 
 
-def _mend(error: DataError, source: Any, asked: Json) -> None:
+def _add_corrections(error: DataError, source: Any, request: Request) -> None:
     """Add to an error the options with which the table can be read.
 
     The function tries the options that the error's problems propose, until the table is read without an error or no
@@ -175,7 +213,7 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
     the columns that may name annotators.
     """
     told = error
-    fix: Json = {}
+    fix: Correction = {}
     left_out: list[str] = []
     for problem in error.problems:
         if problem.lengths and isinstance(source, str | os.PathLike):
@@ -189,24 +227,25 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
             for problem in error.problems
             if problem.code[0] == "E" and _leaves_out_rows(problem.fix)
         ]
-        for name, value in [item for each in proposals for item in each.items()]:
-            fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
-        tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
+        for proposal in proposals:
+            fix = _join_options(fix, proposal)
+        corrected_request = request.with_options(fix)
         try:
-            now = {**asked, **fix, **tried}
-            table, read = _read_table(fix.get("source", source), now)
+            table, read = _read_table(fix.get("source", source), corrected_request)
         except DataError as other:
             error = other
         else:
-            is_open = "annotator" not in {*table.theirs, *now["columns"]}
+            is_open = "annotator" not in {*table.theirs, *corrected_request.columns}
             sides = {*fix.get("winners", {}).values()}
             told.left_out = tuple(dict.fromkeys(left_out))
-            told.fix = fix | ({"source": "with_lengths.csv"} if told.preparation else {})
+            told.fix = {**fix, "source": "with_lengths.csv"} if told.preparation else fix
             told.unused = unused_columns(table) if is_open and table.rows is None else ()
             if {*TURNED} & sides - {"tie"}:
-                told.question, told.answers, told.shown = _asked_of_labels(table, tried["winners"])
+                told.question, told.answers, told.shown = _asked_of_labels(
+                    table, corrected_request.winners
+                )
             elif {"layout", "columns"} & {*fix}:
-                told.shown = rows_in_words(read, table)
+                told.shown = _describe_votes(read, table)
                 number = fix.get("columns", {}).get("rating_a", "")
                 is_tick = (
                     number
@@ -220,11 +259,24 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
             return
 
 
-def _leaves_out_rows(fix: Mapping[str, Any]) -> bool:
+def _join_options(options: Correction, others: Correction) -> Correction:
+    """Join two sets of options; an option in ``others`` replaces the same option in ``options``.
+
+    The columns and the winners in ``others`` are added to the columns and the winners in ``options``.
+    """
+    joined: Correction = {**options, **others}
+    if "columns" in options and "columns" in others:
+        joined["columns"] = {**options["columns"], **others["columns"]}
+    if "winners" in options and "winners" in others:
+        joined["winners"] = {**options["winners"], **others["winners"]}
+    return joined
+
+
+def _leaves_out_rows(fix: Correction) -> bool:
     return fix.get("bad_rows") == "drop" or _SKIP in fix.get("winners", {}).values()
 
 
-def _other_meanings(error: DataError) -> list[tuple[str, Json]]:
+def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
     """Return the options with which labels, or empty cells, that ``error.fix`` leaves out mean ties."""
     winners = error.fix.get("winners", {})
     ties = {label: "tie" for label, side in winners.items() if side == _SKIP}
@@ -238,7 +290,7 @@ def _other_meanings(error: DataError) -> list[tuple[str, Json]]:
     ]
 
 
-def _other_pairs(fix: Json, table: Table) -> list[tuple[str, Json]]:
+def _other_pairs(fix: Correction, table: Table) -> list[tuple[str, Correction]]:
     """Return the options that read another pair of columns with ratings than the pair in ``fix``."""
     columns = fix.get("columns", {})
     number = next((ours for ours in ("rating_a", "rank_a") if ours in columns), None)
@@ -401,65 +453,76 @@ def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, 
     return sides, f"as {listed([*found])} say"
 
 
-def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
+def rows_in_words(
+    votes: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    pseudonyms: pd.Series | None,
+    labels: pd.Series | None = None,
+) -> tuple[str, ...]:
     """Describe a few of the votes in words, including a vote for each side if both sides have votes.
 
-    If ``table`` is given and each row is one vote, the description of a vote ends with the label in its row.
+    The tables are those of `badpo.data.judgments.Judgments`. ``pseudonyms`` are the pseudonyms of the annotators, if
+    the table names annotators. If ``labels`` are given, the description of a vote ends with the label in its row.
     """
-    votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
-    labels = table.frame.get("winner") if table is not None and table.rows is None else None
-    told = []
+    descriptions = []
     for vote in votes.loc[sorted({*firsts, *votes.index[:_SHOWN_ROWS]})[:_SHOWN_ROWS]].itertuples():
         texts = comparisons.loc[vote.comparison, ["response_a", "response_b"]].to_list()
         won, lost = (_beginning(plain_text(text)) for text in texts[:: vote.sign])
-        who = f"{read['annotators']['pseudonym'].iat[vote.annotator]} " * read["has_identities"]
+        who = "" if pseudonyms is None else f"{pseudonyms.iat[vote.annotator]} "
         label = "" if labels is None else f", in the table {_beginning(str(labels[vote.row]))}"
-        told.append(f"row {vote.row + 1:,}: {who}preferred {won} over {lost}{label}")
-    return tuple(told)
+        descriptions.append(f"row {vote.row + 1:,}: {who}preferred {won} over {lost}{label}")
+    return tuple(descriptions)
 
 
-def _read_table(source: Any, asked: Json) -> tuple[Table, Json]:
+def _describe_votes(read: VotesRead, table: Table) -> tuple[str, ...]:
+    pseudonyms = read.annotators["pseudonym"] if read.has_identities else None
+    labels = table.frame.get("winner") if table.rows is None else None
+    return rows_in_words(read.votes, read.comparisons, pseudonyms, labels)
+
+
+def _read_table(source: Any, request: Request) -> tuple[Table, VotesRead]:
     """Read a table; return the table with badpo's column names, and the result of `read_votes`."""
-    table = recognise(read_table(source, asked["bad_rows"] == "drop"), asked["columns"], asked["layout"])
-    return table, _read_rows(table, asked)
+    file = read_table(source, request.bad_rows == "drop")
+    table = recognise(file, request.columns, request.layout)
+    return table, _read_rows(table, request)
 
 
-def _read_rows(table: Table, asked: Json) -> Json:
+def _read_rows(table: Table, request: Request) -> VotesRead:
     if not len(table.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again")])
-    found = Findings(table, asked["bad_rows"] == "drop")
+    found = Findings(table, request.bad_rows == "drop")
     rows = pd.DataFrame(index=table.frame.index)
-    annotators = _annotators(rows, asked["annotators_missing"], found)
+    annotators = _annotators(rows, request.annotators_missing, found)
     for code, names, what, remedy in _NOT_READ:
-        there = [name for name in names if name in table.frame and name not in asked["keep"]]
+        there = [name for name in names if name in table.frame and name not in request.keep]
         if has_cells := [name for name in there if table.frame[name].notna().any()]:
             found.note(code, f"{what}: {', '.join(has_cells)}", remedy, len(has_cells))
     texts = _texts(rows, found)
     _compare(rows, found)
-    _answers(rows, asked["winners"], texts, found)
-    carried = _carried((*asked["keep"], *found.kept), asked["pairs"], found)
+    _answers(rows, request.winners, texts, found)
+    carried = _carried((*request.keep, *found.kept), request.pairs, found)
     found.stop_at_errors()
-    _not_used(found, {*carried, *asked["columns"]})
-    votes, ties, dropped = _votes(rows, asked["repeated"], found)
-    content = _content(votes, annotators, texts, carried, found)
-    findings = (
-        replace(each, shown=rows_in_words(content, table)) if each.code == "N107" else each
+    _not_used(found, {*carried, *request.columns})
+    votes, ties, dropped = _votes(rows, request.repeated, found)
+    read = _content(votes, dropped, annotators, texts, carried, found)
+    findings = tuple(
+        replace(each, shown=_describe_votes(read, table)) if each.code == "N107" else each
         for each in found.problems
     )
-    content |= {"dropped": dropped, "findings": tuple(findings)}
     # `found` no longer reports problems: the list of findings is complete before the rows of ties are processed
-    undecided = _content(ties, annotators, texts, carried, found) if len(ties) else None
-    return content | {"ties": undecided}
+    undecided = _content(ties, dropped.head(0), annotators, texts, carried, found) if len(ties) else None
+    return replace(read, findings=findings, ties=undecided)
 
 
 def _content(
     votes: pd.DataFrame,
+    dropped: pd.DataFrame,
     annotators: pd.DataFrame,
     texts: Objects,
     carried: dict[str, tuple[Objects, Objects]],
     found: Findings,
-) -> Json:
+) -> VotesRead:
     """Return the comparisons, the votes and the annotators of the votes.
 
     The first vote on a comparison defines response a and response b. If another vote on the comparison has the two
@@ -483,12 +546,9 @@ def _content(
         of_comparison = read.loc[firsts.index, name].reset_index(drop=True)
         if of_comparison[votes["number"]].set_axis(read.index).equals(read[name]):
             comparisons[name] = of_comparison
-    return {
-        "comparisons": comparisons,
-        "votes": read.reset_index(drop=True),
-        "annotators": annotators.iloc[order].reset_index(drop=True),
-        "has_identities": "annotator" in table.theirs,
-    }
+    voters = annotators.iloc[order].reset_index(drop=True)
+    has_identities = "annotator" in table.theirs
+    return VotesRead(comparisons, read.reset_index(drop=True), voters, has_identities, dropped)
 
 
 # Most of the following functions read some columns of the table and add columns of numbers and ids to ``rows``.
@@ -509,7 +569,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
             remedy += f"; if one of these columns names the annotators, map it: {listed(unused)}"
         if like:
             remedy = f'map the column; "{like[0]}" looks like it'
-        mapped: Json = {"columns": {"annotator": like[0]}} if like else {}
+        mapped: Correction = {"columns": {"annotator": like[0]}} if like else {}
         found.note("W110" if like else "N110", what, remedy, fix=mapped)
         rows["annotator"] = 0
         return pd.DataFrame(
@@ -522,7 +582,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     # if only a few rows lack an annotator, the proposed correction drops these rows and keeps the annotators
     n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
     is_few = n_missing <= FEW_ROWS * len(rows)
-    fix: Json = {"bad_rows": "drop"} if is_few else {"columns": {"annotator": None}}
+    fix: Correction = {"bad_rows": "drop"} if is_few else {"columns": {"annotator": None}}
     number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy, fix))
     named = pseudonyms(list(raw_ids))
     found.pseudonyms = as_objects([*named, None])[number]
@@ -685,7 +745,9 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
         what = f"there is no prompt, and {sides[0]} and {sides[1]} do not have the same beginning"
         others = [name for name in found.frame if name not in KNOWN and holds_texts(found.frame[name])]
         prompts = others[0] if len(others) == 1 else None
-        fix = {"columns": {"prompt": prompts}} if prompts or 2 * blank[0].sum() > len(rows) else None
+        fix: Correction | None = None
+        if prompts or 2 * blank[0].sum() > len(rows):
+            fix = {"columns": {"prompt": prompts}}
         found.rows("E134", what, None, blank[0], "map the column of prompts", fix)
     for name, is_blank in zip(sides, blank[1:], strict=True):
         remedy = "check the export; the votes are kept, because an empty response can be an answer"
@@ -715,14 +777,14 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
     for name in ("judgment_id", "comparison_id", "prompt_id"):
         if name in found.frame:
-            remedy, fix = "fill in the ids, or leave out the column", {"columns": {name: None}}
-            ids = found.ids(name, "E108", remedy, fix)
+            remedy = "fill in the ids, or leave out the column"
+            ids = found.ids(name, "E108", remedy, {"columns": {name: None}})
             ids = _without_ids(name, ids, found.raw_ids, found) if name in _IDS else ids
             rows[name] = pd.Series(ids, dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
-        what, fix = "the same judgment_id is in several rows", {"columns": {"judgment_id": None}}
-        found.rows("E132", what, "judgment_id", twice, "keep one row for each judgment", fix)
+        what, remedy = "the same judgment_id is in several rows", "keep one row for each judgment"
+        found.rows("E132", what, "judgment_id", twice, remedy, {"columns": {"judgment_id": None}})
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         known = rows["pair"].where((rows["pair"] >= 0) & (rows["comparison"] >= 0))
@@ -784,9 +846,9 @@ def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None
         said = np.where(said == "", as_objects(words), said)
         signs = pd.Series(said).map({**_WINNERS, "": 0}).to_numpy() * sign
         read = "chosen and rejected" if is_chosen else "winner"
-        remedy, fix = "leave the wrong column unused", {"columns": {name: None}}
+        what, remedy = f"{name} names another side than {read}", "leave the wrong column unused"
         wrong = signs * rows["sign"].to_numpy() < 0
-        found.rows("E117", f"{name} names another side than {read}", name, wrong, remedy, fix)
+        found.rows("E117", what, name, wrong, remedy, {"columns": {name: None}})
         if not signs.any():
             what = f"{name} is not read beside {read}"
             found.note("N103", what, f"nothing, unless {name} says who won", len(labels), name)
@@ -819,7 +881,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     """
     remedy = "write a, b or tie, or say whether an empty cell means a tie or no vote (skip)"
     n_empty = int(ids_in(found.frame["winner"]).isna().sum()) if "winner" in found.frame else 0
-    fix: Json | None = {"winners": {_EMPTY: _SKIP}} if 2 * n_empty < len(rows) else None
+    fix: Correction | None = {"winners": {_EMPTY: _SKIP}} if 2 * n_empty < len(rows) else None
     written = found.ids("winner", "E107", "" if _EMPTY in winners else remedy, fix)
     written = _filled(written, winners)
     labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
@@ -978,7 +1040,7 @@ def _not_used(found: Findings, told: set[str]) -> None:
         beginning = found.table.with_rows(frame[:MANY_ROWS])
         rest = [name for name in unused_columns(beginning) if name not in known]
         if unused := [*dict.fromkeys([*groups, *rest])]:
-            fix: Json = {"columns": {"annotator_class": groups[0]}} if groups else {}
+            fix: Correction = {"columns": {"annotator_class": groups[0]}} if groups else {}
             remedy = "if an unused column holds groups of annotators, map it" if groups else "nothing"
             found.note("N103", f"columns not used: {listed(unused)}", remedy, len(unused), fix=fix)
 
@@ -1151,8 +1213,8 @@ def _comparisons(
     if n := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n, 'comparison')} with the same texts as a comparison with another id; they stay separate"
         remedy = "leave out the ids to merge the comparisons; if the votes are the same too, keep only the last votes"
-        fix = {"columns": {"comparison_id": None}}
-        found.note("N139", what, remedy, n, "comparison_id", fix=fix)
+        separate: Correction = {"columns": {"comparison_id": None}}
+        found.note("N139", what, remedy, n, "comparison_id", fix=separate)
     same = firsts[firsts["first"] == firsts["second"]]
     if n := len(same):
         n_votes = int(votes["number"].isin(same["number"]).sum())

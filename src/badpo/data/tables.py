@@ -41,7 +41,16 @@ from badpo.data.cells import (
 )
 from badpo.data.files import appearing, asking_once, checksum_file, checksummed, is_changed
 from badpo.data.nesting import flatten, joined_records, opened, records_in
-from badpo.data.problems import DataError, Json, Problem, counted, did_you_mean, listed, written_out
+from badpo.data.problems import (
+    Correction,
+    DataError,
+    Json,
+    Problem,
+    counted,
+    did_you_mean,
+    listed,
+    written_out,
+)
 from badpo.data.reshaping import is_legend, question_in
 from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 
@@ -191,7 +200,7 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
             beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
             what = f"there is no such file.{did_you_mean(path.name, beside)}"
             close = difflib.get_close_matches(path.name, beside, n=1)
-            fix = {"source": str(path.with_name(close[0]))} if close else {}
+            fix: Correction = {"source": str(path.with_name(close[0]))} if close else {}
             raise _unreadable(path, what, "give the path of a file", fix)
         if (read := reader_of(path)) is None:
             what = f'badpo cannot read files that end in "{path.suffix}"'
@@ -274,7 +283,7 @@ def from_hub(name: str, config: str | None = None, split: str | None = None) -> 
 
 
 def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
-    fix = {"source": f"{name}:{next(iter(parts))}"} if [*parts] else {}
+    fix: Correction = {"source": f"{name}:{next(iter(parts))}"} if [*parts] else {}
     what = "it holds several tables: " + ", ".join(parts) if fix else "it holds no table"
     remedy = (
         f"name one of the tables after a colon, as in {name}:{next(iter(parts))}"
@@ -1261,7 +1270,7 @@ def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFr
     return frame
 
 
-def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = None) -> DataError:
+def _unreadable(name: str | Path, what: str, remedy: str, fix: Correction | None = None) -> DataError:
     what = f"the table cannot be read: {what}"
     error = DataError([Problem("E102", what, str(name), remedy, fix=fix or {})])
     error.fix = fix or {}
