@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from badpo.attributes import Column, Position
 from badpo.auditing.audit import audit
-from bench.audited_pools import ALPHA, ENOUGH, RHO, Cell, people
+from bench.audited_pools import ALPHA, ENOUGH, RHO, Cell, people, to_judgments
 
 Measured = dict[str, float]
 
@@ -149,7 +149,9 @@ def measure_audit(scene: Scene, random: np.random.Generator, code: str = "") -> 
     """Compare the audit of one pool with the truth, and report whether its page names the cause."""
     table, truth, turned = draw_table(scene, random)
     attributes = [Column("x", a="x_a", b="x_b")] + [Position()] * scene.declares_position
-    result = audit(table, attributes)
+    # the reader reports ties and repeated votes, so tables with ties or repeated votes are read
+    is_read = scene.ties or scene.samples > 1
+    result = audit(table if is_read else to_judgments(table), attributes)
     (row,) = [each for each in result.summary["attributes"] if each["name"] == "x"]
     (impact,) = [each for each in result.summary["flips"] if each["attribute"] == "x"]
     pool, rows = result.summary["pool"]["x"], result.annotators

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from badpo.attributes import Column
 from badpo.auditing.audit import audit
-from bench.audited_pools import ALPHA, RHO, Measured, people
+from bench.audited_pools import ALPHA, RHO, Measured, people, to_judgments
 
 OWN_TOPIC = 0.9
 TOPICS = (("bake", "soup", "oven"), ("code", "loop", "class"))
@@ -118,7 +118,7 @@ def _sums(pool: OneVotePool, bias: NDArray, reliability: NDArray) -> NDArray:
 def measure_audit(pool: OneVotePool, random: np.random.Generator) -> Measured:
     """Compare the audit of one pool with the truth, and list the figures that it does not report."""
     table, bias, sums = draw_table(pool, random)
-    result = audit(table, [Column("x", a="x_a", b="x_b")])
+    result = audit(to_judgments(table), [Column("x", a="x_a", b="x_b")])
     found: dict[str, Any] = result.summary["pool"]["x"]
     rows = result.annotators.set_index("annotator").reindex(people(pool.n_annotators))
     flag, is_refused = rows["flag"].to_numpy(dtype=bool), "flag" in found["refused"]
