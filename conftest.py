@@ -1,6 +1,6 @@
-"""Where nothing of `badpo[train]` is installed, the tests and examples that need it are left out, and no others.
+"""Skip the tests and examples that need `badpo[train]` if the packages of `badpo[train]` are not installed.
 
-Reading, estimation and the audit must work without it: their files are never left out.
+Reading, estimation and the audit must work without these packages, so their tests are never skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MISSING = re.compile(rf"ModuleNotFoundError: (?:No module named ')?(?:{'|'.join
 
 
 def pytest_ignore_collect(collection_path):
-    """Leave out a file, or a folder by its conftest, that cannot be imported without `badpo[train]`."""
+    """Skip a test file, or a folder with a conftest.py, if importing the file requires an absent package."""
     path = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
     if (
         not ABSENT
@@ -56,7 +56,7 @@ def pytest_runtest_makereport(item, call):
 
 @cache
 def needs_absent(path: Path) -> bool:
-    """Whether importing a file of ours imports a package that is not there, itself or through another of ours."""
+    """Return whether a file of this repository imports an absent package, directly or through other files."""
     todo, seen = [path], {path}
     while todo:
         for module in _imported(todo.pop()):
@@ -69,7 +69,7 @@ def needs_absent(path: Path) -> bool:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """Modules that a file imports when it is imported; not those that its functions import."""
+    """Yield the modules that a file imports at its top level, but not the modules that its functions import."""
     todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while todo:
         node = todo.pop()
@@ -84,7 +84,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 
 def _files(module: str) -> Iterator[Path]:
-    """The files of ours that importing a module runs."""
+    """Yield the files of this repository that Python runs if a module is imported."""
     parts = module.split(".")
     for n in range(1, len(parts) + 1):
         place = (ROOT / "src" if parts[0] in ("badpo", "badpo_paper") else ROOT).joinpath(*parts[:n])

@@ -1,4 +1,4 @@
-"""How the site is built: `make docs`. Nothing is loaded from a network, while it is built or while it is read."""
+"""Configuration of Sphinx for `make docs`. Neither the build nor the pages load files from a network."""
 
 import os
 import re
@@ -32,11 +32,11 @@ myst_enable_extensions = ["dollarmath"]
 smartquotes_action = "qe"  # --model stays as it is typed
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
-# kinds in docstrings are words for people ("array of shape (n,)"), not names of classes
+# types in docstrings are descriptions such as "array of shape (n,)" and not names of classes
 nitpick_ignore_regex = [("py:.*", ".*")]
 suppress_warnings = ["ref.python"]
 
-# the signature has the names of parameters, and the docstring has their kinds
+# the docstring has the types of the parameters, so the signature shows only their names
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring, napoleon_google_docstring = True, False
@@ -44,13 +44,13 @@ napoleon_use_param = napoleon_use_rtype = False
 napoleon_use_ivar = True
 default_role = "code"
 
-# a tutorial is run again where its code has changed; what fails is a warning, and those end the build
+# Sphinx runs a tutorial again if its code has changed; a failing tutorial is a warning, and a warning ends the build
 nb_execution_mode = "cache"
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 nb_render_markdown_format = "gfm"
-# a tutorial works in a temporary folder of its own with the examples; what programs keep at home lies below build/
+# each tutorial runs in its own temporary folder with the examples; programs keep their caches in the folder build/home
 HOME = DOCS.parent / "build" / "home"
 STARTUP = HOME / "profile_default" / "startup" / "bash.py"
 STARTUP.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ shutil.copytree({str(DOCS.parent / "examples")!r}, "examples")
 
 @register_cell_magic
 def bash(_line, cell):
-    """What the commands of a cell print, in one piece and in order; one that fails ends the page."""
+    """Run the commands of a cell and print their output; a command that fails ends the page."""
     done = subprocess.run(["bash", "-ec", cell], stdout=-1, stderr=-2, text=True)
     print(done.stdout)
     done.check_returncode()
@@ -77,12 +77,12 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 os.environ |= dict.fromkeys(
     ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME"), str(HOME)
 )
-os.environ |= {"BADPO_PSEUDONYM_KEY": "of the tutorials, for no votes of people", "HF_HUB_OFFLINE": "1"}
+os.environ |= {"BADPO_PSEUDONYM_KEY": "key of the tutorials", "HF_HUB_OFFLINE": "1"}
 os.environ |= {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def commands(group, words: str = "badpo") -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Every command below a group, by the words that are typed."""
+    """Yield the words and the command object of each command in a group of commands."""
     for word in group.list_commands(None):
         command = group.get_command(None, word)
         if hasattr(command, "list_commands"):
@@ -92,11 +92,11 @@ def commands(group, words: str = "badpo") -> Iterator[tuple[str, typer.core.Type
 
 
 def options_page() -> str:
-    """A heading for each command, with its options as the command itself explains them."""
+    """Return a Markdown page with a heading, the help text and a table of the options for each command."""
     lines = [
         "# Every option",
         "",
-        "What `badpo COMMAND --help` says; [the command line](../cli.md) explains it.",
+        "This page has the output of `badpo COMMAND --help` for each command; see also [the command line](../cli.md).",
     ]
     for words, command in sorted(commands(typer.main.get_command(badpo))):
         lines += [
@@ -119,23 +119,23 @@ def options_page() -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """A docstring's text without its first indentation."""
+    """Return the lines of a docstring without their indentation."""
     return re.sub(r"(?m)^[ \t]+", "", text).splitlines()
 
 
 def cell(text: str | None) -> str:
-    """A help text as the cell of a table."""
+    """Format a help text as the cell of a Markdown table."""
     return re.sub(r"([|<*_])", r"\\\1", " ".join((text or "").split()))
 
 
 def write_options(_app) -> None:
-    """Write the page of options where what it says has changed."""
+    """Write the page of options if its content has changed."""
     if not OPTIONS.exists() or OPTIONS.read_text() != options_page():
         OPTIONS.write_text(options_page())
 
 
 def for_the_site(_app, *told) -> None:
-    """Names of files as links become the titles of their pages; pages beside the folder have a copy here."""
+    """Replace file names in links by page titles, and link to the copies of pages outside of the docs."""
     text = told[-1]
     text[0] = re.sub(r"\[[\w/]+\.md\]\(", "[](", text[0])
     for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG"):
@@ -143,7 +143,7 @@ def for_the_site(_app, *told) -> None:
 
 
 def math_visitor(display: str):
-    """What writes a formula as MathML, which browsers draw by themselves."""
+    """Return a visitor that writes formulas as MathML, which browsers draw without JavaScript."""
 
     def visit(translator, node):
         translator.body.append(convert(node.astext(), display=display))
@@ -163,7 +163,7 @@ MENDS = {
 
 
 def mend_pages(app, failed) -> None:
-    """Make what scrolls reachable by keys, and give headings and landmarks what they lack."""
+    """Make scrollable areas reachable by keyboard, and add missing levels and labels to headings and landmarks."""
     for path in () if failed else Path(app.outdir).rglob("*.html"):
         page = path.read_text(encoding="utf-8")
         for was, mended in MENDS.items():
@@ -172,7 +172,7 @@ def mend_pages(app, failed) -> None:
 
 
 def setup(app) -> None:
-    """What Sphinx asks for."""
+    """Connect the functions of this file to the events of Sphinx."""
     visit_inline, visit_block = math_visitor("inline"), math_visitor("block")
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_options)

@@ -1,4 +1,4 @@
-"""Audit the biases in a table of votes, without a model and a GPU: python examples/audit.py [votes.csv] [folder]."""
+"""Audit the biases in a table of votes, without a model or a GPU: python examples/audit.py [votes.csv] [folder]."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Train with your own loss, in which unlikely votes count less: python examples/own_objective.py MODEL [votes.csv]."""
+"""Train with a custom loss that gives less weight to unlikely votes.
+
+Usage: python examples/own_objective.py MODEL [votes.csv]
+"""
 
 import sys
 
@@ -10,7 +13,7 @@ from badpo.objective.objectives import VoteWeights
 
 
 class Bounded(VoteWeights):
-    """The loss of a vote with probability p is (1 - p^q) / q. It is bounded, so random votes have a small effect."""
+    """Loss (1 - p^q) / q of a vote with probability p; it is bounded, so random votes have a small effect."""
 
     def __init__(self, q: float = 0.7):
         self.q = q

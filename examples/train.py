@@ -8,7 +8,7 @@ model = sys.argv[1] if len(sys.argv) > 1 else "Qwen/Qwen2.5-0.5B-Instruct"
 table = sys.argv[2] if len(sys.argv) > 2 else "examples/votes.csv"
 folder = sys.argv[3] if len(sys.argv) > 3 else "runs/train-example"
 
-# votes of annotators, and an attribute toward which the annotators may be biased
+# read the votes, and declare an attribute toward which the annotators may be biased
 judgments = Judgments.read(table, attributes="length:ratio=1.5")
 train, held_out = judgments.split(held_out=0.2)
 

@@ -94,7 +94,7 @@ def one_round(pair: Pair, folder: Path, delay: float) -> tuple[int, str]:
     waits = [max(0.0, -delay), max(0.0, delay)]
     children = [start(commands[i], told[i], folder, waits[i]) for i in (0, 1)]
     status = [ended(child) for child in children]
-    refused = [i for i in (0, 1) if status[i] == REFUSED and "works on it" in told[i].read_text()]
+    refused = [i for i in (0, 1) if status[i] == REFUSED and "is in use by" in told[i].read_text()]
     for i in refused:
         status[i] = ended(start(commands[i], told[i], folder, 0.0))
     output = [path.read_text(errors="replace") for path in told]
@@ -200,7 +200,7 @@ def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
     """Check a training during a forget: the run is that of the others, or the command reports what remains."""
     if votes_of(folder) != without(imported(folder), small_project.PERSON):
         return "the table is not that of the others"
-    said = "works on it" in output[0] or str(small_project.RUN) in output[0]
+    said = "is in use by" in output[0] or str(small_project.RUN) in output[0]
     if names_them(folder / "runs") and not said:
         return f"nothing was said of {names_them(folder / 'runs')}"
     small_project.must(small_project.forget, folder)

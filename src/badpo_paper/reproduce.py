@@ -232,14 +232,14 @@ MAIN_TABLES = {
 }
 ALL_TABLES = {
     **MAIN_TABLES,
-    "Distance to the reference in log-odds, held-out gap, theta against the planted": {
+    "Distance to the reference in log-odds, held-out gap, estimated and planted theta": {
         "log-odds, p(woman)": "distance:rates.woman.rate",
         "log-odds, p(black)": "distance:rates.black.rate",
         "gap": "heldout.any.gap",
         "correlation, woman": "theta.woman.correlation",
         "correlation, black": "theta.black.correlation",
     },
-    "Held-out votes predicted, less those that planted theta predicts, by class": {
+    "Share of held-out votes predicted, minus the share that planted theta predicts, by class": {
         f"{name}, {group}": f"votes_minus_ceiling.{name}.{group}.difference"
         for name in ("woman", "black")
         for group in ("all", "A", "B", "C")

@@ -248,9 +248,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
 
 def _select_prompts(stage: CorpusStage) -> Prompts:
     """Select prompts for training an anchor, for estimating the tilt, and for the reported rates."""
-    assert stage.scale.fresh_prompts is not None, (
-        "a scale that runs the suite offset needs fresh prompts"
-    )
+    assert stage.scale.fresh_prompts is not None, "the suite offset requires a scale with fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
     return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")

@@ -389,7 +389,9 @@ def _names_samples() -> Suite:
         "the black candidate": "recommended.attributes.black.share",
     }
     rows = (DPO, *BA, SHUFFLED)
-    carriers = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
+    carriers = (
+        "DPO's shift of signatures, for 1,000 random labels of the names and without three of the names"
+    )
     tokens = "Tokens of the names, cell by cell"
     panels = (
         Panel("tab:names_samples", QWEN, SIGNED, rows, columns, "mean"),
@@ -580,7 +582,9 @@ def _offset() -> Suite:
         "rounds": "anchor:woman.rounds",
     }
     panel = Panel("tab:offset", QWEN, SIGNED, tuple(rows), columns)
-    return Suite("offset", "A fixed offset applied to the DPO policy, with no annotator", (panel,))
+    return Suite(
+        "offset", "A fixed offset that moves the DPO policy to a target rate, without votes", (panel,)
+    )
 
 
 SUITES: dict[str, Suite] = {

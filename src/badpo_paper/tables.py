@@ -136,8 +136,8 @@ class PanelRuns:
         arm = arm_label(against) if against in ARMS else against
         start = " from the placebo" if kind == "added" else ""
         return (
-            f"removed share not defined: {arm}'s own shift{start} in {SHIFT_NAMES.get(path, path)}, "
-            f"{signed(shift.estimate, decimals)} ({interval}), does not lie above zero"
+            f"the share removed is not reported: {arm}'s shift{start} in {SHIFT_NAMES.get(path, path)}, "
+            f"{signed(shift.estimate, decimals)} ({interval}), is not reliably above zero"
         )
 
 
@@ -349,8 +349,8 @@ def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
     if penalty == default:
         return ""
     return (
-        f"{default:g} is multiplied by {penalty / default:.2f} at this scale, because its answers are shorter than the "
-        "paper's by this factor"
+        f"{default:g} is multiplied by {penalty / default:.2f} at this scale, because answers at this scale "
+        "are shorter than the paper's answers by the same factor"
     )
 
 

@@ -186,7 +186,7 @@ def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, state):
     assert [*found.summary["unreliable"]] == names[2:]
     assert str(found).count("  biased") == 2
     assert found.summary["flagged"]["markdown"] == []
-    said = (GUARANTEE, "All comparisons in the table were taken as closed.", *names)
+    said = (GUARANTEE, "badpo watch treated all comparisons in the table as closed.", *names)
     assert all(text in str(found) for text in said) and "w0" not in str(found)
     with pytest.raises(DataError, match="no annotator column"):
         watch(table.drop(columns=["annotator", "annotator_class"]), [Length()], state)

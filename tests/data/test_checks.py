@@ -58,7 +58,7 @@ HALF_KNOWN = [row | {"shown_first": "a" if i % 2 else None} for i, row in enumer
         (table(n=150), Markdown(), "W121", "judgments of 300"),
         (table(share=1.0), Markdown(), "W122", "100.0% of judgments"),
         (ONE, Markdown(), "W111", "1 annotator"),
-        (TABLE[::2], Markdown(), "W125", "no two annotators judged the same comparison"),
+        (TABLE[::2], Markdown(), "W125", "judged by two annotators"),
         (HALF_KNOWN, Position(), "W127", "400 of 800 judgments do not say"),
     ],
 )

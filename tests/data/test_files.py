@@ -174,7 +174,7 @@ def test_who_waits_for_a_lock_says_for_whom_and_not_for_ever(tmp_path, monkeypat
         locked(tmp_path / "votes", wait=True),
     ):
         pass
-    assert f"waiting for process {pid}" in caplog.text
+    assert f"is in use by process {pid}" in caplog.text
 
 
 def test_no_file_is_written_through_a_link(tmp_path):

@@ -236,7 +236,7 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
         (
             "v.csv",
             b"a,b\n1,2\n1,2,3\n" + b"1\n" * 6,
-            "7 rows have another number of cells: line 3 has 3",
+            "7 rows have a different number of cells: line 3 has 3",
         ),
         ("v.csv", b"a,b\n" + b"1\n" * 7, "line 5 has 1, line 6 has 1 and 2 more"),
         ("v.csv", b"a\n\x81\n", "the file's encoding is neither UTF-8 nor UTF-16 nor cp1252"),

@@ -249,13 +249,13 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
     assert 5 < len(taken) < found.n_inputs == 60
 
 
-UNKNOWN = "no field has a known name for "
+UNKNOWN = "badpo recognizes none of the fields as "
 FIELDS = [  # names, what the user says of them, and which are taken, or what is asked
     ("Question|my_answer_a|my_answer_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
     (
         "Question|response_a|prompt",
         {},
-        f"{UNKNOWN}response_a and response_b; the fields are: Question, resp",
+        f"{UNKNOWN}response_a or response_b; the fields are: Question, resp",
     ),
     ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{UNKNOWN}prompt; the fields are: z"),
     ("x|answer_a|answer_b", {"prompt": "x"}, "x|answer_a|answer_b"),

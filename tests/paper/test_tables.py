@@ -86,8 +86,8 @@ def test_a_cell_is_the_mean_over_seeds_and_a_share_requires_a_shift(signed):
     # the table leaves out columns without values
     assert table.columns == ["p(woman)", "p(black)", "removed (black)", "KL"]
     note = (
-        "removed share not defined: DPO's own shift in p(woman), "
-        "+0.001 (\u22120.012 to +0.015), does not lie above zero"
+        "the share removed is not reported: DPO's shift in p(woman), "
+        "+0.001 (\u22120.012 to +0.015), is not reliably above zero"
     )
     assert table.notes == (note,)
     assert note in format_table(table)

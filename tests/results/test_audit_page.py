@@ -46,7 +46,7 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     html = audit_html(result.summary)
     assert_stands_alone(html)
     text = Page(html).text
-    assert "This page may be passed on." in text
+    assert "You may share this page." in text
     assert "not known: the votes would be the same if all annotators had a larger bias" in text
     for word in ("bad annotator", "biased annotator", "unbiased model", "all votes were independent"):
         assert word not in text.lower()
@@ -133,7 +133,7 @@ def test_what_fewer_than_five_people_did_is_withheld_in_a_part_and_in_a_pool():
     told, page = shareable(found.summary), page_text(found.summary)
     assert found.attributes["n_annotators"].tolist() == [4]
     assert (told["attributes"], told["withheld"]) == ([], ["length"])
-    assert "Fewer than 5 people judged responses that differ in length" in page
+    assert "fewer than 5 people judged responses that differ in length" in page
     table = votes(300, 12)[0]
     words = [table[name].str.split().str.len() for name in ("response_a", "response_b")]
     longer = np.where(words[0] > words[1], "a", "b")
@@ -168,7 +168,7 @@ def test_two_figures_that_differ_by_votes_of_few_people_are_not_both_shown(n_peo
     summary = audit([*crowd, *few], [Length(ratio=1.25, name="any"), Length(name="far")]).summary
     found = shareable(summary)
     assert (found["withheld"] == []) == is_shown
-    assert ("The bias is only in audit.json" in page_text(summary)) != is_shown
+    assert ("is only in audit.json, because its estimate" in page_text(summary)) != is_shown
 
 
 @pytest.mark.parametrize(("n_people", "is_shown"), [(4, False), (5, True)])
@@ -370,7 +370,7 @@ def test_two_pages_tell_the_votes_of_a_removed_person_in_pools_that_the_page_nam
     attacked, guessed = np.abs(left).mean(), np.abs(true).mean()
     assert (attacked < 0.75 * guessed) == is_exposed
     text = page_text(summary)
-    assert "Pass on only one page about these annotators." in text and "fewer than 50 people" in text
+    assert "Share only one audit page about these annotators." in text and "fewer than 50 people" in text
 
 
 def test_agreement_is_not_told_if_all_agree():

@@ -55,13 +55,13 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
     runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
     _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
-    assert "includes zero (-0.015 to +0.095), so no share removed is given" in finding
+    assert "includes zero (-0.015 to +0.095), so the share removed is not reported" in finding
     assert of_dpo == f"DPO ended at 0.540{DISTANCE} +0.160; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
     (values,) = told_of(run("dpo", 0.96), run("pooled", 0.55))[1:]
     assert "0.96 for DPO" in values and "0.55 for BA-DPO (pooled)" in values
     finding = told_of(runs[0], run("dpo", 0.54, se=0.02), run("pooled", 0.51))[1]
-    assert finding.endswith("so no share removed is given.")
+    assert finding.endswith("so the share removed is not reported.")
 
 
 def test_several_seeds_bring_an_interval_and_a_run_without_theta_is_none_of_ba_dpo():
@@ -148,7 +148,7 @@ def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
     few = "theta of fewer than 5 gold annotators"
     assert f"Anchored by gold annotators: BA-DPO (shared mean). In this arm, {few}" in told
     votes = "woman-coded about 1,200, black-coded about 980"
-    assert f"that differ ({votes}) determine" in told
+    assert f"that differ ({votes}), not by" in told
     assert "Anchored at the reference: BA-DPO (pooled)." in told
     assert "except for BA-DPO (shared mean), whose anchor are gold annotators" in page
     assert "Anchors of the arms" in page and few in page

@@ -266,7 +266,7 @@ class Bench:
         return (
             f"{share} are signed with a name of the pool, but the rate of names needs {FEWEST_SIGNED:.0%} or more; "
             "anchor a policy that signs its answers on request, such as a policy trained on signed answers, or use "
-            "--prompts to which the policy signs its answers"
+            "--prompts with prompts that make the policy sign"
         )
 
     # -- behavior of a policy ----------------------------------------------------------------------------------

@@ -81,20 +81,23 @@ NOT_IDENTIFIED = (
 OUT_OF_REACH = (
     "not known: the votes do not connect all annotators with the annotators declared unbiased (anchors)"
 )
-ANCHORED = "known if {n} declared unbiased (anchors) are in fact unbiased"
+ANCHORED = "the shared bias is known if {n} declared unbiased (anchors) are in fact unbiased"
 AS_RELIABLE = (
     "; reliability is not known (W410), so the intervals assume that the reliability of anchors and other annotators "
     "differs with a standard deviation of half the mean reliability"
 )
-VARIES = "known because votes on one comparison differ in this attribute, so quality cannot explain the differences"
+VARIES = (
+    "the shared bias is known because votes on one comparison differ in this attribute, so quality cannot explain the "
+    "differences"
+)
 NO_INFORMATION = "not known: no vote shows a difference between annotators"
 NOT_SPLIT = (
     "not known: one vote per comparison cannot separate bias from merit. At least {:,} comparisons whose sides differ "
     "need a second annotator before the median annotator's deviation from the pool mean is known to within \u00b1{:g}"
 )
 RANDOM_ORDER = (
-    "known because the order correlates with no feature of the responses in the table; the estimate averages over "
-    "comparisons, which attenuates it"
+    "the shared bias is known because the order of the responses correlates with none of their features in the table; "
+    "the estimate is attenuated, because it averages over comparisons"
 )
 UNRELIABLE = "not known: estimating reliability requires comparisons with two annotators"
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
@@ -129,7 +132,9 @@ RELIABILITY_NOTES = {
         "disagree"
     ),
 }
-NOT_NEEDED = "reliability is not needed: every attribute differs between the votes on one comparison"
+NOT_NEEDED = (
+    "reliability is not needed: two votes on one comparison can have different values of every attribute"
+)
 LESS_OF_EITHER = (
     "An annotator who chooses the attribute less often has less bias or is less reliable. Differences are smaller "
     "than with several votes per comparison (about {:g} times as large in simulations). The audit reports "
@@ -140,11 +145,12 @@ NO_MAJORITIES = "almost no comparison has two votes"
 TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
 NO_TAU = "the 95 % confidence interval of tau has no upper end below {:g} log-odds"
 MAYBE_RELIABILITY = (
-    " Annotators may differ in reliability instead of bias; reliability is not known well enough (W410)."
+    " Annotators may differ in reliability rather than in bias; the estimates of reliability are too uncertain "
+    "(W410)."
 )
 EXPLAINED = "the classes differ in reliability, or the reliability of the classes is too uncertain"
 MAYBE_CLASS_RELIABILITY = (
-    " The difference between classes may be a difference in reliability instead of bias (W417)."
+    " The difference between classes may be a difference in reliability rather than in bias (W417)."
 )
 WITHIN = " This applies within groups of annotators; the votes do not show whether the groups differ from each other."
 UNANIMOUS = f"{CONDITIONAL}. All annotators of a comparison agree, so the votes show no difference between annotators"

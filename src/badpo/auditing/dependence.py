@@ -53,7 +53,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
             f"{counted(n_again, 'judgment')} repeat an annotator's vote on a comparison and are not independent of "
             f"it: the audit uses the first vote of each annotator on a comparison"
         )
-        remedy = "no action is needed; for more information, have annotators judge new comparisons"
+        remedy = "no action is needed; for narrower intervals, have annotators judge new comparisons"
         problems.append(Problem("N434", what, "columns annotator and comparison", remedy, n_again))
     is_first = ~keys.duplicated().to_numpy()
     comparison, annotator = (keys[name].to_numpy()[is_first] for name in ("comparison", "annotator"))

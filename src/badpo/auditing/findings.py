@@ -26,7 +26,7 @@ TEST_TASTE = (
 
 @dataclass
 class AuditProblems:
-    """Problems that the audit has found so far; ``where`` is the place that the next problems refer to."""
+    """Problems that the audit has found so far; ``where`` is the place to which the next problems will refer."""
 
     problems: list[Problem] = field(default_factory=list)
     where: str = ""
@@ -110,17 +110,17 @@ def check_votes(
 def check_agreement(
     findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, agreement: Json
 ) -> None:
-    """Report different tastes, votes without disagreement and random votes."""
+    """Report differences in taste, unanimous votes, and agreement that is no better than chance."""
     camps = estimates.camps
     findings.where = "checks.reliability"
     findings.add(
         "W419",
         camps.are_found,
-        f"annotators do not share one taste (p = {camps.p_value:.2g}): some annotators agree with each other more than "
-        "their agreement with all annotators explains. Different tastes attenuate biases and tau to about "
+        f"annotators do not share one taste (p = {camps.p_value:.2g}): some pairs of annotators agree more often "
+        "than their reliability explains. Different tastes attenuate biases and tau to about "
         f"{camps.attenuation:.0%} of their size. Low reliability cannot be separated from a different taste, so the "
         "audit flags nobody for low reliability",
-        "audit annotators who share one taste separately, such as one class or one family of models; "
+        "audit each group of annotators who share one taste separately, such as each class or each family of models; "
         + TEST_TASTE,
     )
     findings.add(
@@ -138,7 +138,7 @@ def check_agreement(
         "W430",
         share == 1,
         "all annotators of a comparison chose the same side, so the votes show no difference between annotators",
-        "check whether the export repeats the majority or one vote for every annotator; otherwise have annotators "
+        "check whether the export assigns the majority or a single vote to every annotator; otherwise have annotators "
         "judge comparisons with more similar responses",
     )
     findings.add(
@@ -174,7 +174,7 @@ def check_anchors(
         p_value < ANCHORS_DIFFER,
         f"the anchors differ from each other (p = {p_value:.2g}): some anchors are biased, or anchors differ in "
         "reliability",
-        "read the anchors' rows in an audit without anchors, and remove the anchors that differ from the rest",
+        "run the audit without anchors, and remove the anchors whose biases differ from those of the other anchors",
     )
     findings.add(
         "W408",
@@ -189,7 +189,7 @@ def check_anchors(
         pool["absolute"] and not design.is_judgment_attribute[j] and is_wide,
         "the 95 % confidence interval of the shared bias is wider than \u00b11 log-odds, because anchors have few "
         "votes, or have low or uncertain reliability",
-        f"name more anchors, and have anchors also {EQUAL_SIDES}",
+        f"name more anchors, and have the anchors also {EQUAL_SIDES}",
     )
 
 
@@ -205,14 +205,14 @@ def check_estimates(
         "W404",
         n_few if len(informative) > 1 else 0,
         f"{n_few:,} of {counted(len(informative), 'annotator')} have fewer than {least} informative votes",
-        "read tau and the classes; the individual estimates of these annotators are uncertain",
+        "use tau and the estimates of classes; the individual estimates of these annotators are uncertain",
     )
     findings.add(
         "W405",
         pool["n_separated"],
-        f"{counted(int(pool['n_separated']), 'annotator')} have no finite estimate: every vote that compares them with "
-        "some other annotators went one way",
-        "read the shrunken estimate if there is one; the unshrunken estimate is infinite",
+        f"{counted(int(pool['n_separated']), 'annotator')} have no finite estimate: their disagreements with certain "
+        "other annotators all point in the same direction, either toward or away from the attribute",
+        "use the shrunken estimate if there is one; the unshrunken estimate is infinite",
     )
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     findings.add(
@@ -270,7 +270,7 @@ def check_outliers(findings: AuditProblems, judgments: Judgments, design: Design
         n_cut if largest > OUTLYING * unit else 0,
         f"the sides of {counted(n_cut, 'judgment')} differ by more than {MOST_UNITS:g} times the median difference "
         f"({unit:#.3g}), at most by {largest:#.3g}; the estimates of annotator bias cap differences at {MOST_UNITS:g} "
-        f"times the median and ignore judgments beyond {OUTLYING:g} times",
+        f"times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times the median",
         "check these judgments for errors, or declare a 0/1 attribute with a threshold, which has no outliers",
     )
 
@@ -291,7 +291,7 @@ def check_features(
             "W416",
             True,
             f"the undeclared feature {one.feature} correlates with {one.attribute} ({one.correlation:.2f}) and "
-            f"explains the annotators' biases better on comparisons that differ in the feature or the attribute only "
+            f"explains the biases better on comparisons that differ in only one of the two "
             f"(p = {one.p_value:.2g}): tau, intervals and flags may be due to the feature instead of the attribute",
             "declare the feature as an attribute too, and audit again",
         )

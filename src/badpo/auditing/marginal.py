@@ -43,8 +43,8 @@ HALF_WIDTH = 0.5
 ATTENUATION = 0.7
 
 UNTESTABLE = (
-    "random assignment of comparisons to annotators cannot be tested, because the table describes no content of the "
-    "comparisons (words that some prompts share, categories, names of the models that wrote the responses)"
+    "random assignment of comparisons to annotators cannot be tested, because the table has no usable description "
+    "of the comparisons (words that some prompts share, categories, or names of the models that wrote the responses)"
 )
 WEAK = (
     "the votes are too few to test whether comparisons were assigned to annotators at random: the test would find "

@@ -367,7 +367,7 @@ def watch(
         n_before, reopened = monitor.n_comparisons, _add_votes(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
             monitor.save(state)
-    closing = "All comparisons in the table were taken as closed."
+    closing = "badpo watch treated all comparisons in the table as closed."
     if votes_per_comparison is not None:
         closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
     counts = {"n_new": monitor.n_comparisons - n_before, "n_open": int((~is_closed).sum())}
@@ -379,7 +379,10 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
     table, n_reopened = monitor.table(), len(look["reopened"])
     if n_reopened:
         named = ", ".join(look["reopened"][:_NAMED])
-        what = f"{counted(n_reopened, 'comparison')} have other votes than before; the new votes are ignored: {named}"
+        what = (
+            f"{counted(n_reopened, 'comparison')} have different votes than in an earlier call; badpo watch ignores "
+            f"the new votes: {named}"
+        )
         warnings = [
             Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened),
             *warnings,
@@ -432,7 +435,7 @@ def _find_closed(
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
         "comparison; comparisons with a tie may stay open"
     )
-    remedy = "add comparison ids to the ties, or remove comparisons that are still open from the table"
+    remedy = "add comparison ids to the rows with ties, or remove from the table the comparisons that are still open"
     return n_votes >= needed, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 

@@ -226,7 +226,8 @@ ColumnOption = Annotated[
     typer.Option(
         "--column",
         metavar="OURS=YOURS",
-        help="Name a column of your table, such as annotator=worker_id; annotator= uses no column; repeatable.",
+        help="Name a column of your table, such as annotator=worker_id. With annotator= badpo reads no column as the "
+        "annotators. Repeatable.",
     ),
 ]
 WinnerOption = Annotated[
@@ -338,7 +339,7 @@ def print_result(as_json: bool, value: Any, text: Any) -> None:
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """A log record in whose message control characters are escaped, as `say` escapes them."""
+    """Log record whose message has escaped control characters, like the text that `say` prints."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""
@@ -470,7 +471,7 @@ def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
             match command, name, key, entry:
                 case "train", _, _, _:
                     own = "dataset_name" if name == "source" else name
-                    # the label of empty cells is an empty text, which a key of a recipe cannot be
+                    # empty cells have an empty label, which cannot be a key of a recipe
                     flag = f"--{own}" if key is None else f"--{own}.{key or 'NULL'}"
                     flags += [flag, "null" if entry is None else str(entry)]
                 case _, "layout", _, _:
@@ -545,7 +546,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(*args: Any, debug: bool = False, **kwargs: Any) -> None:
         if _is_one_of_several():
-            # if one process ends, the launcher may end the other processes before they notice this
+            # if one process ends, the launcher may end the other processes before they notice that it has ended
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             command(*args, **kwargs)

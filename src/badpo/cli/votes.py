@@ -28,7 +28,7 @@ _FAIL_ON = Option(
 _MAPPING = Option(
     None,
     metavar="FILE",
-    help="With --people: file from badpo import --write-mapping, which adds the names of the annotators.",
+    help="With --people: add the names of the annotators, which badpo import --write-mapping wrote to this file.",
 )
 _RHO = Option(
     0.5,

@@ -175,7 +175,10 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         remedy = f"expect a wide interval; judge more pairs{' that differ' * are_few}"
         found.append(Problem("W121", what, where, remedy, n_cross))
     if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
-        what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments, so few votes depend on quality alone"
+        what = (
+            f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; only the few other votes depend on "
+            "quality alone"
+        )
         remedy = "raise the threshold or the ratio of the attribute, so that nearly equal responses count as equal"
         found.append(Problem("W122", what, where, remedy, n_cross))
     if attribute.is_position and judgments.votes["shown_first"].nunique() == 1:
@@ -217,15 +220,13 @@ def _of_annotators(
     without = has_told & ~has_seen
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never judged a pair whose sides differ"
-        remedy = (
-            "nothing: if the bias of an annotator is unknown, training uses the pool's mean bias instead"
-        )
+        remedy = "nothing has to be done: training uses the pool's mean bias for annotators whose bias is unknown"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     sign = judgments.votes["sign"]
     one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
-        remedy = "train without per_annotator, because the estimated bias of such annotators grows without bound"
+        remedy = "train without per_annotator, because the bias of an annotator with such votes has no finite estimate"
         yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
@@ -237,7 +238,7 @@ def _of_annotators(
             f"the annotators form {of_groups}, and no two groups share a comparison whose sides differ"
         )
         if sizes[0] == 1:
-            what = "no two annotators judged the same comparison whose sides differ"
+            what = "no comparison whose sides differ was judged by two annotators"
         remedy = "annotators without shared comparisons cannot be compared; let people judge the same comparisons"
         yield Problem("W125", what, where, remedy, len(sizes))
 

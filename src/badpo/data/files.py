@@ -203,17 +203,15 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
         except Timeout:
             if not wait:
                 raise
-            logging.getLogger(__name__).warning(
-                "%s: waiting for %s, which works on it", path, _noted(note)
-            )
+            logging.getLogger(__name__).warning("%s is in use by %s; waiting", path, _noted(note))
             lock.acquire(_PATIENCE_SECONDS)
     except Timeout as error:
         raise BusyError(
-            f"{path}: {_noted(note)} works on it; wait until it has finished, or end it"
+            f"{path} is in use by {_noted(note)}; wait until that command has finished, or stop it"
         ) from error
     except OSError as error:
         told = f"{path}: files cannot be locked there ({error.strerror})"
-        raise ConfigError(f"{told}; name a place on another file system") from error
+        raise ConfigError(f"{told}; choose a path on another file system") from error
     try:
         # on Windows, a locked file cannot be written, so the lock file does not name the process that holds the lock
         with contextlib.suppress(OSError):

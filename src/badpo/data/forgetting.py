@@ -276,7 +276,7 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
     ]
     if 0 < len(unknown) < len(people.pseudonyms):
         raise ConfigError(
-            f"{listed(unknown)} of {len(people.pseudonyms)} annotators: not found, and nothing was changed; correct "
+            f"{listed(unknown)} of {len(people.pseudonyms)} annotators were not found; nothing was changed. Correct "
             "the id (another spelling or key gives another pseudonym), name the annotator's file with --data, or leave "
             "the annotator out"
         )

@@ -395,7 +395,7 @@ class Judgments:
         """
         if not str(path).endswith(".parquet"):
             raise ConfigError(
-                f"{path}: the file name must end in .parquet, or badpo could not read the file"
+                f"{path}: the file name must end in .parquet; otherwise badpo cannot read the file"
             )
         table = self.comparisons.iloc[self.votes["comparison"]].reset_index(drop=True)
         table["winner"] = np.where(self.votes["sign"] > 0, "a", "b")
@@ -513,7 +513,7 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         return _called(attribute, ids, rows)[:, 0]
     if shown.isna().all() and len(votes):
         what = f'attribute "{attribute.name}" needs to know which side was shown first, but no judgment records this'
-        remedy = "give a column shown_first with the values a or b; if a was always shown first, write a in each row"
+        remedy = "add a column shown_first with the values a or b; if a was always shown first, write a in each row"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
     # the same values as the attribute `Position` returns, computed for all votes at once
     signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)

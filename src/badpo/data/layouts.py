@@ -141,7 +141,10 @@ def find_misnamed(
             remedy = f"found: {list_columns(frame, asked)}"
             problems.append(Problem("E103", what, where, remedy, fix=fix))
         elif ours in ("comparison_id", "prompt_id") and columns_named([str(column)], ["annotator"]):
-            what = f'column "{column}" names the annotators; badpo would write its ids, read as {ours}, to every file'
+            what = (
+                f'column "{column}" names the annotators; if badpo read it as {ours}, every file that badpo writes '
+                "would contain raw ids"
+            )
             remedy = "read the column as the annotators, and use a column of ids that do not name people"
             problems.append(Problem("E103", what, where, remedy, fix={"columns": {ours: None}}))
     return problems

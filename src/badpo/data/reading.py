@@ -576,8 +576,8 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
             {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
         )
     remedy = (
-        "fill in the annotator, or read the table without annotators, which keeps all votes; the option or flag "
-        "annotators_missing drop leaves out the rows without an annotator"
+        "fill in the annotator, or read the table without annotators, which keeps all votes; with "
+        "annotators_missing=drop (--annotators-missing drop), badpo leaves out the rows without an annotator"
     ) * (missing == "error")
     # if only a few rows lack an annotator, the proposed correction drops these rows and keeps the annotators
     n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
@@ -645,11 +645,11 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
     of_all = f"{n:,} of {counted(n_there, 'annotator' if name == 'annotator_class' else 'cell')}"
     if name == "annotator_class" and 2 * n > n_there:
         what = f"annotator_class holds annotator ids, and badpo would write them to files without change: {of_all}"
-        remedy = 'leave the column unused; an annotator that is a model needs the class "model" and keeps its name'
+        remedy = 'leave the column unused; badpo shows the name of an annotator only if its annotator_class is "model"'
         found.note("E118", what, remedy, n, name, fix={"columns": {name: None}})
     else:
         what = f"{name} holds annotator ids: {of_all}; pseudonyms replaced these cells while reading"
-        remedy = 'nothing; an annotator that is a model keeps its name if its annotator_class is "model"'
+        remedy = 'nothing has to be done; badpo shows the name of an annotator only if its annotator_class is "model"'
         found.note("W302", what, remedy, n, name)
     return as_objects([hidden.get(text, text) for text in texts])
 
@@ -789,7 +789,7 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         known = rows["pair"].where((rows["pair"] >= 0) & (rows["comparison"] >= 0))
         first = known.groupby(rows["comparison"]).transform("first")
-        what = "the same comparison_id has other texts in an earlier row"
+        what = "an earlier row has the same comparison_id and different texts"
         remedy = (
             "give each pair of responses its own comparison_id, or leave out the column comparison_id"
         )
@@ -1058,7 +1058,9 @@ def _carried(
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
     sides = side_pairs(frame)
-    remedy = f"free columns: {', '.join(frame) or 'none; badpo import carries one along with --keep'}"
+    remedy = (
+        f"available columns: {', '.join(frame) or 'none; badpo import carries one along with --keep'}"
+    )
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(itertools.chain(*pairs)):
         what = f'attribute column "{name}"'
@@ -1068,7 +1070,11 @@ def _carried(
             found.rows("E128", f"{what} holds no number", name, is_missing, "give a number")
         else:
             hint = did_you_mean(name, [*frame])
-            found.note("E128", f"{what} is not a free column of the table.{hint}", remedy)
+            found.note(
+                "E128",
+                f"the {what} is not in the table, or badpo reads it as votes or texts.{hint}",
+                remedy,
+            )
     # if an attribute reads a column, the column is read as numbers, even if ``keep`` names the column
     as_written = {*keep}.difference(columns)
     for pair in sides.items():
@@ -1098,7 +1104,7 @@ def _carried(
 def _fault(name: str, frame: pd.DataFrame) -> str:
     """Return the reason why a column cannot be carried along with the votes; "" if the column can be carried."""
     if name not in frame:
-        return "is not a free column"
+        return "is not in the table, or badpo reads it as votes or texts"
     try:
         frame[name].nunique()
         pa.array(frame[name], from_pandas=True)
@@ -1179,12 +1185,12 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
         signs = signs[signs["size"] > 1]
         then = "all are kept" if repeated == "all" else "only the last is kept"
         what = (
-            f"{counted(n, 'judgment')} by an annotator who had judged the comparison before "
-            f"({(signs['nunique'] > 1).mean():.0%} of {counted(len(signs), 'such pair')} of annotator and comparison "
-            f"disagree with themselves); {then}"
+            f"{counted(n, 'judgment')} by an annotator who had judged the same comparison before; in "
+            f"{(signs['nunique'] > 1).mean():.0%} of {counted(len(signs), 'such case')}, the annotator's votes "
+            f"contradict each other; {then}"
         )
         remedy = (
-            "if the annotator saw the two responses in both orders, keep all votes and give a column shown_first; "
+            "if the annotator saw the two responses in both orders, keep all votes and add a column shown_first; "
             "otherwise you can keep only the last vote"
         )
         found.note("W133", what, remedy, n, rows=rows.index[again], fix={"repeated": "last"})
@@ -1208,11 +1214,14 @@ def _comparisons(
     turned = votes.index[votes["turn"] < 0]
     if n := len(turned):
         what = f"{counted(n, 'judgment')} with the two responses in the other order"
-        remedy = "nothing: in rows with the other order, badpo exchanged the sides and the side that was shown first"
+        remedy = "nothing has to be done: in rows with the other order, badpo exchanged the sides and shown_first"
         found.note("N118", what, remedy, n, rows=turned)
     if n := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n, 'comparison')} with the same texts as a comparison with another id; they stay separate"
-        remedy = "leave out the ids to merge the comparisons; if the votes are the same too, keep only the last votes"
+        remedy = (
+            "to merge these comparisons, read the table without comparison ids; if their votes are repeated too, keep "
+            "only the last vote"
+        )
         separate: Correction = {"columns": {"comparison_id": None}}
         found.note("N139", what, remedy, n, "comparison_id", fix=separate)
     same = firsts[firsts["first"] == firsts["second"]]

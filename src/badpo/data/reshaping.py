@@ -817,7 +817,9 @@ def best_beside_others(
     rows, pair = np.nonzero(is_said)
     first, second = first[pair], second[pair]
     beside = ", and of other answers with the worst answer," if has_worst else ""
-    what = f"comparing the best answer with each other answer{beside} gives {counted(len(rows), 'pair')}"
+    what = (
+        f"comparing the best answer with every other answer{beside} gives {counted(len(rows), 'pair')}"
+    )
     n_without = int((~has_best).sum())
     n_pairs = len(keys) * (len(keys) - 1) // 2
     what = (

@@ -161,7 +161,7 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
         raise _unreadable(
             kind,
             what,
-            f"pass one table in the mapping, as {one}, or columns as pandas.DataFrame(source)",
+            f"pass one table of the mapping, such as {one}; for a mapping of columns, pass pandas.DataFrame(source)",
         )
     if isinstance(source, (list, tuple)):
         return Table(_frame_of_records(source, name), name)
@@ -607,7 +607,9 @@ def _framed(
     uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
     dropped: tuple[Json, ...] = ()
     if uneven:
-        what = f"the header has {width} columns, but {len(uneven):,} rows have another number of cells"
+        what = (
+            f"the header has {width} columns, but {len(uneven):,} rows have a different number of cells"
+        )
         if not drop_uneven:
             raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
         votes = [(line, row) for line, row in votes if len(row) == width]

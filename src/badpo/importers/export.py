@@ -107,7 +107,8 @@ class Export:
 
     def _ask_for(self, names: Sequence[str], *columns: str) -> NoReturn:
         """Raise E146, which asks the user to name the export's fields for some of badpo's columns."""
-        what = f"no field has a known name for {' and '.join(columns)}; the fields are: {', '.join(names) or 'none'}"
+        fields = ", ".join(names) or "none"
+        what = f"badpo recognizes none of the fields as {' or '.join(columns)}; the fields are: {fields}"
         flags = " ".join(f"--column {column}=..." for column in columns)
         remedy = f"name {'both fields' if columns[1:] else 'the field'}: {flags}"
         raise self.build_error("E146", what, remedy)

@@ -80,8 +80,8 @@ def choose_evaluation_prompts(
     unused = [text for text in texts if text not in training_texts]
     if not unused:
         what = (
-            f"{counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts of them held out: every held-out text is "
-            "also a training prompt, so no evaluation prompt is left"
+            f"of {counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts are held out, but each of these texts is "
+            "also a training prompt, so no prompt is left for the evaluation"
         )
         remedy = "give more prompts, or give equal prompts the same prompt_id"
         raise DataError([Problem("E154", what, "judgments", remedy)])
