@@ -15,7 +15,7 @@ from badpo.data.problems import Problem, counted
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
 # Agreement is called chance agreement if the confidence interval of the agreement ends below this share.
 BY_CHANCE = 0.55
-# With fewer prompts than this, of several comparisons each, intervals of individual biases cover less than 95 %.
+# If there are fewer prompts than this, with several comparisons each, individual intervals cover less than 95 %.
 FEW_PROMPTS = 200
 EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
 TEST_TASTE = (
@@ -269,8 +269,8 @@ def check_outliers(findings: AuditProblems, judgments: Judgments, design: Design
         "W414",
         n_cut if largest > OUTLYING * unit else 0,
         f"the sides of {counted(n_cut, 'judgment')} differ by more than {MOST_UNITS:g} times the median difference "
-        f"({unit:#.3g}), at most by {largest:#.3g}; the estimates of annotator bias cap differences at {MOST_UNITS:g} "
-        f"times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times the median",
+        f"({unit:#.3g}), and at most by {largest:#.3g}; the estimates of annotator bias cap differences at "
+        f"{MOST_UNITS:g} times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times the median",
         "check these judgments for errors, or declare a 0/1 attribute with a threshold, which has no outliers",
     )
 
