@@ -27,8 +27,6 @@ class Arm:
     declared : {"all", "first", "length_tokens"}
         Attributes that the bias term contains. The votes are biased toward all attributes of the corpus in every
         case. ``length_tokens`` is an additional attribute: the number of tokens of a response.
-    gold : tuple of str
-        Ids or pseudonyms of the annotators whose theta stays at zero.
     objective : str
         Loss of a vote: a key of `badpo.objective.registry.OBJECTIVES`, or ``types`` for EM-DPO, which trains
         several policies (`badpo_paper.em_dpo`).
@@ -43,7 +41,6 @@ class Arm:
     votes: Literal["given", "unbiased"] = "given"
     identities: Literal["given", "shuffled"] = "given"
     declared: Literal["all", "first", "length_tokens"] = "all"
-    gold: tuple[str, ...] = ()
     objective: str = "votes"
     settings: Settings = field(default_factory=dict, hash=False)
     fixed: float = 0.0

@@ -19,6 +19,7 @@ from badpo.data.problems import TRAIN, ConfigError
 from badpo_paper.suites import SUITES, require_known
 
 if TYPE_CHECKING:
+    from badpo_paper.corpora.published import Statistics
     from badpo_paper.datasets import PublicCorpus
 
 corpus = typer.Typer(
@@ -39,7 +40,6 @@ LEFT = "stopped; finished runs and checkpoints are kept; continue with: {again}"
 def demo(
     out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
     seeds: str = Option("42", help="Training seeds, separated by commas."),
-    model: str | None = Option(None, help="A causal language model: a folder, or a name on the Hub."),
     data_seed: int = Option(1, help="Random seed of the simulated votes."),
     results: Path | None = Option(
         None, help="Also write the figures of all seeds to this Markdown file."
@@ -65,14 +65,13 @@ def demo(
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         from badpo_paper.reproduce import ALL_TABLES, format_demo_tables, run_demo
 
-        summaries = run_demo(out, numbers, progress, model, data_seed)
+        summaries = run_demo(out, numbers, progress, data_seed)
 
     if results is not None:
-        values = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
-        arguments = (f"--{name} {value}" for name, value in values.items() if value)
+        command = f"badpo demo --out {out} --seeds {seeds} --data-seed {data_seed} --results {results}"
         page = (
             f"# The demo over training seeds, data seed {data_seed}\n\n"
-            f"Printed by `badpo demo {' '.join(arguments)} --results {results}`. The votes are the same for all "
+            f"Printed by `{command}`. The votes are the same for all "
             f"training seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change "
             f"the second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers, ALL_TABLES)}\n"
         )
@@ -153,23 +152,15 @@ OutFolder = Annotated[
 @corpus.command("signed")
 @options.report_errors
 def corpus_signed(
-    out: Path = Option(
-        ..., "--out", "-o", help="Output folder for judgments.parquet and planted.parquet."
-    ),
-    pairs: Path | None = Argument(
-        None,
-        help="Scored pairs with the columns prompt_id, prompt, chosen, rejected, score_chosen, score_rejected.",
-    ),
-    n: int | None = Option(None, help="Number of bundled pairs to use if no file is given."),
+    out: OutFolder,
+    n: int = Option(7_177, min=1, help="Number of bundled pairs."),
     seed: int = Option(0, help="Random seed of the pair kinds, names, annotators and votes."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Sign scored pairs with names and simulate the votes of 60 biased annotators, as in the paper."""
+    """Sign the bundled pairs with names and simulate the votes of 60 biased annotators, as in the paper."""
     from badpo_paper.datasets import write_signed_corpus
 
-    statistics = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
-    text = f"{options.format_lines(statistics)}\n\n{out / 'judgments.parquet'}"
-    options.print_result(as_json, statistics, text)
+    _print_simulated(write_signed_corpus(out, n, seed), out, as_json)
 
 
 @corpus.command("multipref")
@@ -232,7 +223,11 @@ def corpus_style(
     """Simulate votes of 40 annotators who are biased toward length and Markdown, on the bundled answers."""
     from badpo_paper.datasets import write_style_votes
 
-    statistics = write_style_votes(out, n, seed)
+    _print_simulated(write_style_votes(out, n, seed), out, as_json)
+
+
+def _print_simulated(statistics: Statistics, out: Path, as_json: bool) -> None:
+    """Print the statistics of simulated votes, and the file of the votes."""
     text = f"{options.format_lines(statistics)}\n\n{out / 'judgments.parquet'}"
     options.print_result(as_json, statistics, text)
 

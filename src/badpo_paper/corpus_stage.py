@@ -147,7 +147,7 @@ def select_attribute(judgments: Judgments, name: str) -> Judgments:
 # Mean number of tokens in the answers of the paper's reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
 # A run's recipe already contains these fields of an arm, so the facts about the run omit them.
-IN_RECIPE = {"bias", "warm_start", "gold"}
+IN_RECIPE = {"bias", "warm_start"}
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStag
             **({"fit": changed.pop("bias_fit")} if "bias_fit" in changed else {}),
             "variant": arm.bias or "none",
             "warm_start": arm.warm_start,
-            "gold_annotators": list(arm.gold),
+            "gold_annotators": [],  # finished runs of earlier versions have this setting too
         },
         "learning_rate": stage.keys["learning_rate"] * changed.pop("rate_factor", 1.0),
         "seed": seed,

@@ -14,8 +14,6 @@ from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.files import Json, appearing
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
-from badpo.data.tables import read_table
 from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.results.formatting import lean_text, percent
 from badpo.theory import Floats
@@ -230,31 +228,14 @@ class PublicCorpus(NamedTuple):
     left_out: dict[str, int]
 
 
-def write_signed_corpus(
-    out: Path, pairs: Path | None = None, n_pairs: int | None = None, seed: int = 0
-) -> Statistics:
+def write_signed_corpus(out: Path, n_pairs: int, seed: int) -> Statistics:
     """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
-    if pairs is not None and n_pairs is not None:
-        raise ConfigError("--n chooses among the bundled pairs; remove --n if you give a table of pairs")
-    if pairs is not None:
-        scored = read_scored_pairs(pairs)
-    else:
-        scored = bundled.scored_pairs() if n_pairs is None else bundled.scored_pairs(n_pairs)
-    corpus = signed.build(scored, seed=seed)
+    corpus = signed.build(bundled.scored_pairs(n_pairs), seed=seed)
     _write_votes(out, corpus.judgments, corpus.planted_theta)
     return signed.measure_corpus(corpus)
 
 
-def read_scored_pairs(path: Path) -> pd.DataFrame:
-    """Read and check scored pairs. If the table has no prompt ids, equal prompts get the same id."""
-    scored = read_table(path).frame
-    if "prompt_id" not in scored and "prompt" in scored:
-        scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
-    signed.check_pairs(scored, str(path))
-    return scored
-
-
-def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Statistics:
+def write_style_votes(out: Path, n_pairs: int, seed: int) -> Statistics:
     """Write the simulated votes biased toward length and Markdown, and ``planted.parquet``; return statistics."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments

@@ -91,15 +91,12 @@ class Row:
         (``control_seeds`` of `badpo_paper.settings.Scale`). ``one``: every scale runs the row at the first seed only.
     against : str
         Condition whose shift at the same seed is the reference value of the removed share.
-    note : str
-        Footnote, if the label does not describe the row completely.
     """
 
     label: str
     condition: Condition
     seeds: Literal["all", "first", "one"] = "all"
     against: str = "dpo"
-    note: str = ""
 
 
 # Columns of a table: label -> source of the column's values. The file of the paper's numbers uses the same labels.

@@ -167,16 +167,11 @@ def read_types(folder: Path) -> Json:
     return {name: {str(rank): row[k] for rank, k in enumerate(order)} for name, row in types.items()}
 
 
-def read_anchor(folder: Path) -> Json:
-    """Read the figures in an anchored run's ``anchor.json``; empty if the run is not anchored."""
-    return read_json(folder / "anchor.json")
-
-
 # Sources such as ``log:NAME``: text before the colon -> function that reads another file than ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Json]] = {
     "log": read_last_step,
     "type": read_types,
-    "anchor": read_anchor,
+    "anchor": lambda folder: read_json(folder / "anchor.json"),
 }
 
 
@@ -312,7 +307,7 @@ def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
             values[source] = list(runs.values(name, source, row.against).values())
             if source.partition(":")[0] in SHARES and name != row.against:
                 notes.append(runs.explain_missing_share(row.against, source))
-        footnotes = tuple(filter(None, (row.note, describe_penalty(row, runs, seeds[0]))))
+        footnotes = tuple(filter(None, [describe_penalty(row, runs, seeds[0])]))
         is_control = len(seeds) < len(runs.seeds)
         table_row = make_row(panel, row.label, values)
         rows.append(replace(table_row, seeds=seeds, is_control=is_control, notes=footnotes))

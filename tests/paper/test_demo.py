@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoModelForCausalLM
 
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -14,8 +13,7 @@ from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import make_signed_dataset
 from badpo_paper.reproduce import DEMO_ARMS, run_demo, summarize_seed
 from badpo_paper.schedule import silent
-from badpo_paper.settings import build_model, build_tokenizer
-from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
+from tests.paper.conftest import count_training, small_demo
 from tests.runs.recipes import log_lines, written
 
 ATTRIBUTES = {"woman", "black"}
@@ -104,15 +102,6 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     assert log_lines(tmp_path / "pooled-s42") == log_lines(finished / "pooled-s42")
     model = "pooled-s42/model/model.safetensors"
     assert (tmp_path / model).read_bytes() == (finished / model).read_bytes()
-
-
-def test_the_demo_on_another_model(tmp_path, tiny_demo):
-    tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
-    build_model(tokenizer, 3, **SMALL_MODEL).save_pretrained(tmp_path / "mine")
-    tokenizer.save_pretrained(tmp_path / "mine")
-    run_demo(tmp_path / "out", [42], silent, model=str(tmp_path / "mine"))
-    config = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "dpo-s42" / "model").config
-    assert config.hidden_size == 32
 
 
 def make_readouts(rate: float) -> dict:

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import DataError
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
 from badpo_paper.corpora.published import compare_statistics
 from badpo_paper.corpora.signed import draw_plan
-from badpo_paper.datasets import write_signed_corpus
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +124,3 @@ def test_all_problems_of_a_table_of_pairs_are_reported_together(pairs):
     column = "{} scored pairs, column {}".format
     expected = [column("E134", "prompt, row 3"), column("E134", "rejected, row 6 and 1 more")]
     assert problems == [*expected, column("E136", "score_chosen, row 8")]
-
-
-def test_a_table_of_pairs_gives_the_same_votes_and_a_failed_command_writes_no_files(tmp_path):
-    pairs, path, out = bundled.scored_pairs(40), tmp_path / "pairs.csv", tmp_path / "out"
-    pairs.assign(score_chosen="good").to_csv(path, index=False)
-    with pytest.raises(DataError, match="score_chosen"):
-        write_signed_corpus(out, pairs=path)
-    with pytest.raises(ConfigError, match="--n chooses among the bundled pairs"):
-        write_signed_corpus(out, pairs=path, n_pairs=10)
-    assert not out.exists()
-    pairs.to_csv(path, index=False)
-    assert write_signed_corpus(out, pairs=path) == signed.measure_corpus(signed.build(pairs))
