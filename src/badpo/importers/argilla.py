@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.files import Json
-from badpo.importers.export import NOT_SUBMITTED, Export, Importer, as_list, is_missing
+from badpo.importers.export import NOT_SUBMITTED, Answer, Export, Importer, as_list, is_missing
 
 _FLAT = ".responses"
 _UNANSWERED = ""  # question name of a response that answers no question
@@ -12,7 +12,7 @@ _UNANSWERED = ""  # question name of a response that answers no question
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 
 
-def read_argilla(export: Export) -> Iterator[Json]:
+def read_argilla(export: Export) -> Iterator[Answer]:
     """Yield one row for each response to one question.
 
     The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two text fields.
@@ -33,13 +33,13 @@ def read_argilla(export: Export) -> Iterator[Json]:
             label, status = answer.get("value"), answer.get("status")
             # the answer to a ranking question is a list of labels, and the first label is the preferred response
             label = next(iter(label), None) if isinstance(label, list) else label
-            vote = {"winner": None if is_missing(label) else export.side_of(label)}
             is_sent = is_missing(status) or status == "submitted"
-            vote |= {
-                "annotator": answer.get("user_id"),
-                "left_out": None if is_sent else NOT_SUBMITTED,
-            }
-            yield pair | vote
+            yield Answer(
+                **pair,
+                winner=None if is_missing(label) else export.side_of(label),
+                annotator=answer.get("user_id"),
+                left_out=None if is_sent else NOT_SUBMITTED,
+            )
 
 
 def _answers(record: Json) -> dict[str, list[Any]]:

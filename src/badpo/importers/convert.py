@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, l
 from badpo.data.tables import Source, read_table
 from badpo.data.vocabulary import KNOWN
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy
-from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
+from badpo.importers.export import NO_PREFERENCE, TEXTS, Answer, Export, Importer, personal_fields
 
 TABLE = "table"
 
@@ -119,8 +119,8 @@ def detect_format(export: Export) -> str:
     return next((name for name in FORMATS if FORMATS[name].matches(export)), TABLE)
 
 
-def _read_answers(importer: Importer, export: Export) -> list[Json]:
-    """Return the rows that the format's reader yields.
+def _read_answers(importer: Importer, export: Export) -> list[Answer]:
+    """Return the answers that the format's reader yields.
 
     Raise an error if the export has another format, or if the reader does not use one of the options.
     """
@@ -143,14 +143,12 @@ def _read_answers(importer: Importer, export: Export) -> list[Json]:
     return answers
 
 
-def _build_table(name: str, export: Export, answers: Sequence[Json]) -> Table:
+def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
     """Return a table of the votes; its ``dropped`` counts the answers that are no votes, by reason and pseudonym."""
-    fields = (name for answer in answers for name in answer)
-    names = dict.fromkeys([*fields, "left_out", "annotator"])
-    cells = {name: [answer.get(name) for answer in answers] for name in names}
+    names = [field.name for field in fields(Answer)]
+    cells = {name: [getattr(answer, name) for answer in answers] for name in names}
     frame = pd.DataFrame(cells, dtype=object)
-    if "winner" in frame:
-        frame.loc[frame[["left_out", "winner"]].isna().all(axis=1), "left_out"] = NO_PREFERENCE
+    frame.loc[frame[["left_out", "winner"]].isna().all(axis=1), "left_out"] = NO_PREFERENCE
     is_vote = frame["left_out"].isna()
     others = frame.loc[~is_vote, ["left_out", "annotator"]].set_axis(["reason", "annotator"], axis=1)
     if not is_vote.any():
@@ -240,7 +238,7 @@ def import_file(
 
 
 def _write_with_mapping(
-    judgments: Judgments, out: str | os.PathLike[str], mapping: Path, ids: Json
+    judgments: Judgments, out: str | os.PathLike[str], mapping: Path, ids: dict[str, str]
 ) -> None:
     """Write the votes and then the mapping; raise an error if the mapping file exists with other content."""
     with locked(mapping, wait=True):

@@ -31,22 +31,16 @@ TEXTS = ("prompt", "response_a", "response_b")
 class Export:
     """The export of another program, the user's options, and the findings of the reader.
 
-    For each answer in the export, the reader of a format yields one row with badpo's column names and the export's
-    annotator ids. If a row has no ``winner``, or if its cell ``left_out`` gives a reason, the row is counted but not
-    imported.
+    ``columns`` maps badpo's columns to fields of the export, and ``winners`` maps labels to a, b or tie. ``used`` has
+    the columns that the reader uses; other columns are not imported. ``used_options`` has the options in ``columns``,
+    and "winners", that the reader has used.
     """
 
     table: Table
-    columns: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # badpo's column -> field of the export
-    winners: Mapping[str, str] = field(default_factory=dict)  # label in the export -> a, b or tie
-    used: set[str] = field(
-        default_factory=set
-    )  # columns that the reader uses; other columns are not imported
-    used_options: set[str] = field(
-        default_factory=set
-    )  # options in ``columns``, and "winners", that the reader has used
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    winners: Mapping[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    used_options: set[str] = field(default_factory=set)
     findings: list[Problem] = field(default_factory=list)
     sides: tuple[str, ...] = ()  # field names of the two responses; a label may be such a name
 
@@ -130,15 +124,42 @@ class Export:
         return text if side_and_strength is None else side_and_strength[0]
 
 
+# A chat or a text, as the export has it.
+Content = str | Sequence[Mapping[str, str | None]] | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in an export, with badpo's column names; a value that the export lacks is None.
+
+    An answer without ``winner``, or with a reason in ``left_out``, is counted but not imported. ``annotator`` is the id
+    in the export.
+    """
+
+    prompt: Content = None
+    response_a: Content = None
+    response_b: Content = None
+    winner: str | None = None
+    annotator: str | int | None = None
+    annotator_class: str | None = None
+    comparison_id: str | None = None
+    prompt_id: str | None = None
+    model_a: str | None = None
+    model_b: str | None = None
+    shown_first: str | None = None
+    left_out: str | None = None
+
+
 @dataclass(frozen=True)
 class Importer:
-    """A format of exports: its description, the columns that identify it, and the function that reads it."""
+    """A format of exports: its description, the columns that identify it, and the function that reads it.
+
+    A table of this format has all columns of one set in ``signs``, where * matches any text.
+    """
 
     description: str
-    signs: Sequence[
-        Collection[str]
-    ]  # a table of this format has all columns of one set; * matches any text
-    read: Callable[[Export], Iterable[Json]]
+    signs: Sequence[Collection[str]]
+    read: Callable[[Export], Iterable[Answer]]
 
     def matches(self, export: Export) -> bool:
         """Return whether the columns of an export match this format."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from badpo.data.files import Json
-from badpo.importers.export import NOT_SUBMITTED, Export, Importer, as_list
+from badpo.importers.export import NOT_SUBMITTED, Answer, Export, Importer, as_list
 
 _SELECTED = {"left": "a", "right": "b"}
 
 
-def read_label_studio(export: Export) -> Iterator[Json]:
+def read_label_studio(export: Export) -> Iterator[Answer]:
     """Yield one row for each annotation; a task is a comparison, and its left response is response a.
 
     Cancelled annotations are left out and counted. The annotator is the id in ``completed_by``, or the e-mail address
@@ -19,9 +18,9 @@ def read_label_studio(export: Export) -> Iterator[Json]:
     """
     export.used |= {"id", "data", "annotations"}
     tasks = list(export.records())
-    answers = [
-        answer for task in tasks for one in as_list(task.get("annotations")) for answer in _answers(one)
-    ]
+    annotations = [one for task in tasks for one in as_list(task.get("annotations"))]
+    # each annotation has answers to the controls of the labeling form
+    answers = [answer for one in annotations for answer in as_list(one.get("result"))]
     control = export.find_question(
         str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"
     )
@@ -32,7 +31,7 @@ def read_label_studio(export: Export) -> Iterator[Json]:
         pair |= {"comparison_id": str(task.get("id", f"task {number}")), "shown_first": "a"}
         for one in as_list(task.get("annotations")):
             selected = chosen = None
-            for answer in _answers(one):
+            for answer in as_list(one.get("result")):
                 value = answer.get("value") or {}
                 if answer.get("type") == "pairwise" and str(answer.get("from_name")) == control:
                     selected = selected or _SELECTED.get(str(value.get("selected")))
@@ -41,13 +40,8 @@ def read_label_studio(export: Export) -> Iterator[Json]:
             who = one.get("completed_by")
             if isinstance(who, Mapping):
                 who = who.get("id", who.get("email"))
-            vote = {"winner": selected or chosen, "annotator": who}
-            yield pair | vote | {"left_out": NOT_SUBMITTED if one.get("was_cancelled") else None}
-
-
-def _answers(annotation: Json) -> list[Json]:
-    """Return an annotation's answers to the controls of the labeling form."""
-    return as_list(annotation.get("result"))
+            left_out = NOT_SUBMITTED if one.get("was_cancelled") else None
+            yield Answer(**pair, winner=selected or chosen, annotator=who, left_out=left_out)
 
 
 IMPORTER = Importer(

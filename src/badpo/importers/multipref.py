@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from badpo.data.files import Json
-from badpo.importers.export import Export, Importer, as_list
+from badpo.importers.export import Answer, Export, Importer, as_list
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -23,7 +22,7 @@ _PAIR = {name: name for name in ("comparison_id", "prompt_id", "model_a", "model
 COLUMNS = (*_PAIR.values(), *POOLS)
 
 
-def read_multipref(export: Export) -> Iterator[Json]:
+def read_multipref(export: Export) -> Iterator[Answer]:
     """Yield one row for each annotation. The vote is the overall preference.
 
     ``--column winner=QUESTION`` imports another question. Clear and slight preferences count as the same vote. If an
@@ -38,12 +37,8 @@ def read_multipref(export: Export) -> Iterator[Json]:
         pair = {column: record.get(name) for column, name in _PAIR.items()}
         for name, pool in POOLS.items():
             for one in as_list(record.get(name)):
-                winner = WINNERS.get(one.get(question or "overall_pref"))
-                yield pair | {
-                    "winner": winner,
-                    "annotator": one.get("evaluator"),
-                    "annotator_class": pool,
-                }
+                winner, who = WINNERS.get(one.get(question or "overall_pref")), one.get("evaluator")
+                yield Answer(**pair, winner=winner, annotator=who, annotator_class=pool)
 
 
 IMPORTER = Importer(

@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from badpo.data.files import Json
 from badpo.data.problems import counted
-from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, as_list
+from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Answer, Export, Importer, as_list
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # Prodigy names a session by its starting time if the annotator gave no name
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
-def read_prodigy(export: Export) -> Iterator[Json]:
+def read_prodigy(export: Export) -> Iterator[Answer]:
     """Yield one row for each task; response a is the option that Prodigy showed first.
 
     A third option may mean a tie. Rejected and ignored tasks, tasks without exactly two responses, and tasks without
@@ -33,17 +33,17 @@ def read_prodigy(export: Export) -> Iterator[Json]:
         ties = {str(one["id"]) for one in options if export.side_of(one["id"]) == "tie"}
         sides = [one for one in options if str(one["id"]) not in ties]
         accepted = {str(choice) for choice in as_list(task.get("accept"))}
-        row = {"prompt": task.get(prompt), "annotator": annotator, "shown_first": "a"}
+        row = Answer(task.get(prompt), annotator=annotator, shown_first="a")
         if task.get("answer") != "accept":
-            yield row | {"left_out": NOT_SUBMITTED}
+            yield replace(row, left_out=NOT_SUBMITTED)
         elif len(sides) != 2:
-            yield row | {"left_out": NOT_A_PAIR}
+            yield replace(row, left_out=NOT_A_PAIR)
         else:
             a_won, b_won = (str(side["id"]) in accepted for side in sides)
             is_tie = a_won == b_won or not ties.isdisjoint(accepted)
             winner = "tie" if is_tie else "a" if a_won else "b"
-            row |= {"response_a": sides[0].get("text"), "response_b": sides[1].get("text")}
-            yield row | {"winner": winner if accepted else None}
+            first, second = (side.get("text") for side in sides)
+            yield replace(row, response_a=first, response_b=second, winner=winner if accepted else None)
     if unnamed:
         what = f"{counted(unnamed, 'task')} in sessions named by a date; one person may have several such sessions"
         remedy = "let each annotator open Prodigy with ?session=NAME, and use only pooled estimates of this export"
