@@ -270,7 +270,8 @@ def check_outliers(findings: AuditProblems, judgments: Judgments, design: Design
         n_cut if largest > OUTLYING * unit else 0,
         f"the sides of {counted(n_cut, 'judgment')} differ by more than {MOST_UNITS:g} times the median difference "
         f"({unit:#.3g}), and at most by {largest:#.3g}; the estimates of annotator bias cap differences at "
-        f"{MOST_UNITS:g} times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times the median",
+        f"{MOST_UNITS:g} times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times "
+        "the median",
         "check these judgments for errors, or declare a 0/1 attribute with a threshold, which has no outliers",
     )
 
