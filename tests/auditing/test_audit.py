@@ -407,7 +407,7 @@ def test_the_scale_of_numbers_moves_no_lean_and_a_few_absurd_ones_little():
     assert small.annotators["flag"].any()
     units = [one.summary["pool"]["size"]["unit"] for one in (small, large)]
     assert units == pytest.approx([0.05, 500], rel=0.1)
-    assert "W414" not in codes(small) and "are per 0.0" in " ".join(str(small).split())
+    assert "W414" not in codes(small) and "between the responses (0.0" in " ".join(str(small).split())
     clean, wrong = (audit(sized(n_outliers=n, outlier=5000.0), [SIZE]) for n in (0, 6))
     (told,) = [row for row in wrong.warnings if row["code"] == "W414"]
     for part in ("24 judgments differ by more than 3 times", "at most by 5.00e+03"):
