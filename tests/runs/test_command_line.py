@@ -9,6 +9,7 @@ import transformers
 
 from badpo.objective import registry
 from badpo.objective.bias import BiasTerm
+from tests import tiny
 from tests.public_face import assert_face, keys
 from tests.public_face import invoke as badpo
 from tests.runs.recipes import log_lines, write_recipe, written
@@ -82,6 +83,31 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch):
     assert told["W137"]["remedy"] == "train with --held_out 0.5, or have more prompts judged"
     assert "W137" not in badpo(*asked, "--held_out", "0").stdout
     assert written(tmp_path) == before
+
+
+def test_training_takes_the_options_with_which_the_audit_reads_a_table(tmp_path):
+    votes = tiny.votes(n_comparisons=40, n_annotators=6)
+    labels = votes["winner"].map({"a": "first", "b": "second"})
+    table = votes.drop(columns="winner").assign(mark=labels).rename(columns={"annotator": "who"})
+    config = write_recipe(tmp_path, table, columns={"annotator": "nobody"})
+    reading = [
+        "--column",
+        "annotator=who",
+        "--column",
+        "winner=mark",
+        "--winner",
+        "first=b",
+        "--winner",
+        "second=a",
+    ]
+    plain = json.loads(
+        badpo("audit", tmp_path / "votes.jsonl", "--attribute", "length", *reading, "--json").stdout
+    )
+    plan = badpo("train", "--config", config, *reading, "--dry-run", "--json")
+    assert plan.exit_code == 0, plan.stderr
+    found = json.loads(plan.stdout)
+    assert found["n_judgments"] + found["n_held_out"] == plain["data"]["n_judgments"] == 120
+    assert found["n_annotators"] == 6
 
 
 @pytest.mark.face

@@ -266,6 +266,7 @@ Every key of a recipe is also an option. The most important keys are:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 @options.report_errors
+@options.add_reading_options
 @options.handle_interrupt(
     "stopped before the first checkpoint, so no result is kept; start again with: {again}"
 )
@@ -288,11 +289,13 @@ def train(
     ),
     trust_remote_code: bool = Option(False, help="Allow the model to run its own code from the Hub."),
     as_json: options.AsJson = False,
+    *,
+    reading: Json,
 ) -> None:
     """Train the runs of a recipe."""
     from badpo.training.recipe import read_recipe
 
-    overrides = options.parse_flags(ctx.args)
+    overrides = options.parse_flags(ctx.args) | options.convert_to_recipe_keys(reading)
     if attribute:
         overrides["attributes"] = attribute
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)

@@ -97,10 +97,6 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
     return targets
 
 
-# option about a label of the user's table, such as --winners.model_a=a; a label may contain any character
-_LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie|skip))?")
-
-
 def parse_flags(arguments: Sequence[str]) -> Json:
     """Parse recipe keys as ``trl dpo`` does, in the forms ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
@@ -108,8 +104,6 @@ def parse_flags(arguments: Sequence[str]) -> Json:
     --------
     >>> parse_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
     {'disable_dropout': False, 'learning_rate': 5e-07, 'report_to': ['tensorboard', 'trackio']}
-    >>> parse_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
-    {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
     from badpo.data.yaml_files import parse_value
 
@@ -117,9 +111,8 @@ def parse_flags(arguments: Sequence[str]) -> Json:
     values: list[Any] | None = None
     for argument in arguments:
         if argument.startswith("--"):
-            label = _LABEL.fullmatch(argument[2:])
-            name, equals, value = label.groups("") if label else argument[2:].partition("=")
-            values = keys.setdefault(name if label else name.replace("-", "_"), [])
+            name, equals, value = argument[2:].partition("=")
+            values = keys.setdefault(name.replace("-", "_"), [])
             values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
@@ -140,6 +133,23 @@ def convert_columns(column: Sequence[str] | None, winner: Sequence[str] | None) 
         name: column or None for name, column in split_values(column, "--column", "annotator=worker_id")
     }
     return {"columns": columns, "winners": dict(split_values(winner, "--winner", "model_a=a"))}
+
+
+def convert_to_recipe_keys(reading: Json) -> Json:
+    """Convert arguments of `Judgments.read` that differ from their defaults to keys of a recipe.
+
+    >>> convert_to_recipe_keys({"columns": {"annotator": "who"}, "winners": {}, "layout": None, "bad_rows": "error"})
+    {'columns.annotator': 'who'}
+    """
+    # empty cells have an empty label, which cannot be a part of a key
+    keys = {
+        f"{name}.{key or 'NULL'}": value
+        for name in ("columns", "winners")
+        for key, value in reading[name].items()
+    }
+    choices = {name: reading[name] for name in reading.keys() - {"columns", "winners"}}
+    defaults = {name: default for name, (_, default) in READING_OPTIONS.items()}
+    return keys | {name: value for name, value in choices.items() if value != defaults.get(name)}
 
 
 def add_reading_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -462,18 +472,15 @@ command_line: Json = {"words": (), "source": None}
 
 
 def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
-    """Convert arguments of `Judgments.read` to options of the user's command, or to recipe keys of `badpo train`."""
+    """Convert arguments of `Judgments.read` to options of the user's command."""
     command = [*command_line["words"], ""][0]
     flags: list[str] = []
     for name, value in fix.items():
         entries = value.items() if isinstance(value, Mapping) else [(None, value)]
         for key, entry in entries:
             match command, name, key, entry:
-                case "train", _, _, _:
-                    own = "dataset_name" if name == "source" else name
-                    # empty cells have an empty label, which cannot be a key of a recipe
-                    flag = f"--{own}" if key is None else f"--{own}.{key or 'NULL'}"
-                    flags += [flag, "null" if entry is None else str(entry)]
+                case "train", "source", _, _:
+                    flags += ["--dataset_name", str(entry)]
                 case _, "layout", _, _:
                     flags += [f"--{entry}"]
                 case "import", "columns", "annotator", None:
