@@ -1,10 +1,8 @@
 """Prepare what the runs on a corpus share (votes, start model, reference), and the recipe and votes of each arm."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ from badpo.runs.run import Prepared, Progress, Ticker
 from badpo.runs.start import choose_majority_responses, find_reference, load_policy
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_responses
-from badpo.training.recipe import Recipe, read_recipe
+from badpo.training.recipe import Keys, Recipe, read_recipe
 from badpo_paper.arms import Arm
 from badpo_paper.corpora.published import require_unseen
 from badpo_paper.datasets import Dataset
@@ -42,7 +40,7 @@ class CorpusStage(Stage):
     folder: Path
     data: Path | None
     dataset: Dataset
-    keys: Mapping[str, Any]
+    keys: Keys
     reference: Recipe
 
     @cached_property
@@ -162,12 +160,11 @@ def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStag
         ],
         "bias": {
             **stage.keys["bias"],
-            **({"fit": changed.pop("bias_fit")} if "bias_fit" in changed else {}),
             "variant": arm.bias or "none",
             "warm_start": arm.warm_start,
             "gold_annotators": [],  # finished runs of earlier versions have this setting too
         },
-        "learning_rate": stage.keys["learning_rate"] * changed.pop("rate_factor", 1.0),
+        "learning_rate": stage.keys["learning_rate"] * condition.rate_factor,
         "seed": seed,
     }
     if arm.objective not in ("votes", "types"):

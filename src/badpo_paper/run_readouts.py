@@ -74,7 +74,7 @@ def _measure_style(policy: PolicyReading, stage: CorpusStage) -> Json:
     """Measure the rate of each attribute in the answers, for attributes that are measured on one response."""
     return {
         attribute.name: style_rates(
-            attribute_values(attribute, list(stage.prompts), policy.written),
+            attribute_values(attribute, stage.dataset.prompts, policy.written),
             policy.written,
             stage.written,
         )

@@ -251,7 +251,7 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
     assert stage.scale.fresh_prompts is not None, "the suite offset requires a scale with fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
-    return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
+    return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.dataset.prompts), "the suite's corpus")
 
 
 # -- states of the runs ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from badpo.readouts.generation import Decoding
+from badpo.training.recipe import Keys
 from badpo.training.trl_keys import PRESETS
 from badpo_paper import datasets
 from badpo_paper.suites import Corpus, Row
@@ -124,8 +125,6 @@ def build_start(
 
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
-# Keys of a recipe.
-Keys = Mapping[str, Any]
 # Shape of the demo's model, which has 0.18 million parameters.
 DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.formatting import PLACEBO
@@ -56,9 +56,10 @@ class Condition:
         The declared attribute. If empty, all attributes of the corpus are declared.
     variant : str
         Name that distinguishes the condition from other conditions with the same arm.
-    overrides : tuple of (str, number)
-        Recipe keys that differ from the scale's. ``rate_factor`` multiplies the policy's learning rate, and
-        ``bias_fit`` is the rule that fits theta.
+    rate_factor : float
+        Factor of the policy's learning rate.
+    overrides : tuple of (str, value)
+        Recipe keys that differ from the scale's.
     offset : Offset or None
         If given, the run is not trained from the reference but anchored from a run of the same arm.
     """
@@ -66,7 +67,8 @@ class Condition:
     arm: str
     declared: str = ""
     variant: str = ""
-    overrides: tuple[tuple[str, Any], ...] = ()
+    rate_factor: float = 1.0
+    overrides: tuple[tuple[str, bool | float | str], ...] = ()
     offset: Offset | None = None
 
     @property
@@ -498,7 +500,7 @@ def _votes() -> Suite:
 
 def _lora() -> Suite:
     def adapted(label: str, arm: str, variant: str, rate_factor: float) -> Row:
-        condition = Condition(arm, variant=variant, overrides=(*LORA, ("rate_factor", rate_factor)))
+        condition = Condition(arm, variant=variant, rate_factor=rate_factor, overrides=LORA)
         return Row(label, condition, "first", f"dpo_{variant}")
 
     rows = (
@@ -531,7 +533,7 @@ def _mistral() -> Suite:
 DEFAULT_FIT = tuple(
     Row(
         f"{row.label}, default fit",
-        replace(row.condition, variant="default_fit", overrides=(("bias_fit", "anchored"),)),
+        replace(row.condition, variant="default_fit", overrides=(("bias.fit", "anchored"),)),
     )
     for row in BA
 )

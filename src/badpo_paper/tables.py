@@ -12,10 +12,10 @@ from typing import TypedDict
 import numpy as np
 from tabulate import tabulate
 
-from badpo.data.files import LOG_FILE, Json
+from badpo.data.files import Json
 from badpo.readouts.names import FIRST_NAMES
 from badpo.results.formatting import DASH, PLACEBO, arm_label, decimal, signed
-from badpo.runs.run import read_facts, read_json
+from badpo.runs.run import read_facts, read_json, read_last_step
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, measure_votes
@@ -148,15 +148,6 @@ def read_number(content: object, path: str) -> float:
     return float(content) if isinstance(content, int | float) else math.nan
 
 
-def read_last_step(folder: Path) -> Json:
-    """Read the metrics of a run's last training step; empty if the log cannot be read."""
-    try:
-        metrics = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
-    except (OSError, ValueError, IndexError):
-        return {}
-    return metrics if isinstance(metrics, dict) else {}
-
-
 def read_types(folder: Path) -> Json:
     """Read the number of annotators and the mixture weight of EM-DPO's types, sorted by the number of annotators.
 
@@ -197,7 +188,7 @@ class TableRow:
     cells: Mapping[str, Cell]
     seeds: tuple[int, ...] = ()
     is_control: bool = False
-    notes: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def full_label(self) -> str:
@@ -230,23 +221,6 @@ class PanelTable:
         """Labels of the columns in which at least one row has a value."""
         measured = {label for row in self.rows for label, cell in row.cells.items() if cell.values}
         return [label for label in self.panel.columns if label in measured]
-
-    @property
-    def published(self) -> set[str]:
-        """Labels of the columns for which the paper reports values."""
-        published = {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
-        return published & {*self.columns}
-
-    def footnotes(self) -> list[str]:
-        """Footnotes of the table, and footnotes of individual rows with the labels of these rows."""
-        labels_by_note: dict[str, list[str]] = {}
-        for row in self.rows:
-            for note in row.notes:
-                labels_by_note.setdefault(note, []).append(row.label)
-        return [
-            *self.notes,
-            *(f"{'; '.join(labels)}: {note}" for note, labels in labels_by_note.items()),
-        ]
 
 
 # Table label -> panel -> row -> column -> the paper's mean, and its half width or None.
@@ -282,10 +256,7 @@ def make_row(
         if len(finite) > 1 and panel.spread == "sd":
             half_width = float(np.std(finite, ddof=1))
         mean = float(np.mean(finite)) if finite else math.nan
-        published = None
-        if name in paper:
-            paper_mean, paper_half_width = paper[name]
-            published = (paper_mean, paper_half_width)
+        published = (paper[name][0], paper[name][1]) if name in paper else None
         cells[name] = Cell(tuple(finite), mean, half_width, published, count_decimals(source))
     return TableRow(label, cells)
 
@@ -307,10 +278,9 @@ def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
             values[source] = list(runs.values(name, source, row.against).values())
             if source.partition(":")[0] in SHARES and name != row.against:
                 notes.append(runs.explain_missing_share(row.against, source))
-        footnotes = tuple(filter(None, [describe_penalty(row, runs, seeds[0])]))
-        is_control = len(seeds) < len(runs.seeds)
+        is_control, note = len(seeds) < len(runs.seeds), describe_penalty(row, runs, seeds[0])
         table_row = make_row(panel, row.label, values)
-        rows.append(replace(table_row, seeds=seeds, is_control=is_control, notes=footnotes))
+        rows.append(replace(table_row, seeds=seeds, is_control=is_control, note=note))
     return PanelTable(panel, tuple(rows), tuple(missing), tuple(dict.fromkeys(filter(None, notes))))
 
 
@@ -429,8 +399,13 @@ def _list_notes(table: PanelTable) -> list[str]:
         notes.append(SPREADS[spread])
     if table.missing:
         notes.append(f"not run: {', '.join(table.missing)}")
-    notes += table.footnotes()
-    if table.published:
+    notes += table.notes
+    labels: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.note:
+            labels.setdefault(row.note, []).append(row.label)
+    notes += [f"{'; '.join(rows)}: {note}" for note, rows in labels.items()]
+    if any(row.cells[name].paper for row in table.rows for name in table.columns):
         notes.append("values in brackets: the paper")
     return notes
 
@@ -475,7 +450,7 @@ def list_cells(table: PanelTable) -> list[CellJson]:
             "values": cell.values,
             "paper_mean": cell.paper and cell.paper[0],
             "paper_half_width": cell.paper and cell.paper[1],
-            "notes": "; ".join(row.notes),
+            "notes": row.note,
         }
         for row in table.rows
         for name in table.columns

@@ -263,7 +263,7 @@ def test_every_arm_can_be_trained(stand_ins, tmp_path, monkeypatch, corpus, cond
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (adapter_dtypes if has_adapter else {(False, torch.float32)})
             rate = read_facts(folder)["learning_rate"] / two_steps[corpus.model]["learning_rate"]
-            assert rate == pytest.approx(dict(condition.overrides).get("rate_factor", 1.0))
+            assert rate == pytest.approx(condition.rate_factor)
         if condition == DPO:
             first = json.loads((folder / "log.jsonl").read_text().splitlines()[0])
             assert first["loss"] == pytest.approx(0.6931, abs=1e-3)

@@ -216,7 +216,7 @@ def test_a_difference_uses_the_common_seeds_and_a_figure_states_the_requirement(
     assert values.index.tolist() == [42, 456] and not reason
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
-        assert "own shift in" in patterns.read_source(runs, source).reason
+        assert "is not reported: " in patterns.read_source(runs, source).reason
     figure = check((0.5,), "above 0", 2).figure
     assert figure == "x: +0.50 (one seed, no interval; required: above 0.00)"
     figure = check(APART, "within 0.2 of 1").figure

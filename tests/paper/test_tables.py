@@ -292,8 +292,8 @@ def test_a_changed_penalty_has_a_footnote(style):
     assert text.count("R-DPO (0.02): 0.02 is multiplied by 2.00") == 1
     # the penalty of the paper has no footnote
     write_json(style / "rdpo-s42" / "run.json", {"facts": {"fixed": 0.005}})
-    rows = {row.label: row.notes for row in read(style, suite.panels[0], (42,)).rows}
-    assert rows["R-DPO (0.005)"] == ()
+    rows = {row.label: row.note for row in read(style, suite.panels[0], (42,)).rows}
+    assert rows["R-DPO (0.005)"] == ""
 
 
 def test_the_title_names_the_model_that_was_run(signed):

@@ -9,7 +9,8 @@ import importlib
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 DPO, PLACEBO = "dpo", "placebo"
 
 
-def _objectives() -> Any:
+def _objectives() -> ModuleType:
     """Import the module of the objectives, which loads torch."""
     return importlib.import_module("badpo.objective.objectives")
 

@@ -47,15 +47,12 @@ class JudgedVotes:
     @classmethod
     def join(cls, parts: list[JudgedVotes]) -> JudgedVotes:
         """Concatenate several sets of votes."""
-        return cls(*(torch.cat(each) for each in zip(*map(_fields, parts), strict=True)))
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*map(torch.cat, columns))
 
     def select_last(self, n: int) -> JudgedVotes:
         """Select the last ``n`` votes."""
-        return JudgedVotes(*(each[-n:] for each in _fields(self)))
-
-
-def _fields(votes: JudgedVotes) -> tuple[Tensor, ...]:
-    return votes.annotator, votes.sign, votes.delta, votes.weight, votes.margin, votes.loss
+        return JudgedVotes(*(column[-n:] for column in vars(self).values()))
 
 
 class VoteWindow:
@@ -76,8 +73,7 @@ class VoteWindow:
         """Number of steps, and the latest votes."""
         state = {"n_steps": torch.tensor(self._n_steps)}
         if self._votes is not None:
-            names = ("annotator", "sign", "delta", "weight", "margin", "loss")
-            state |= dict(zip(names, _fields(self._votes), strict=True))
+            state |= vars(self._votes)
         return {name: value.contiguous().clone() for name, value in state.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -8,16 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from badpo.data.attributes import plain_text
+from badpo.data.attributes import Text, plain_text
 from badpo.data.files import (
-    LOG_FILE,
     RUN_SEAL,
     Json,
     locked,
@@ -41,6 +39,7 @@ from badpo.runs.run import (
     checksum_weights,
     read_json,
     read_judgments,
+    read_last_step,
     run_folder,
     write_card,
 )
@@ -79,7 +78,7 @@ class Stage:
     train: Judgments
     held_out: Judgments
     start: str
-    prompts: Sequence[Any]  # texts, or chats as lists of messages
+    prompts: Sequence[Text]
     decoding: Decoding = field(default_factory=Decoding)
     given: Sequence[TemplateOptions] = ()
     reported: set[str] = field(default_factory=set)
@@ -122,7 +121,7 @@ class Stage:
             self.warn(str(finding))
         return kept
 
-    def encoded(self, prompts: Sequence[Any], given: Sequence[TemplateOptions] = ()) -> list[Ints]:
+    def encoded(self, prompts: Sequence[Text], given: Sequence[TemplateOptions] = ()) -> list[Ints]:
         """Encode prompts."""
         limits = self.args.encoding, self.args.max_prompt_length
         return encode_prompts(list(prompts), self.tokenizer, *limits, given)
@@ -132,12 +131,11 @@ class Stage:
         policy: PreTrainedModel,
         seed: int,
         prompt_ids: Sequence[TokenIds] | None = None,
-        **changes: Any,
+        decoding: Decoding | None = None,
     ) -> list[Generation]:
-        """Sample one answer per prompt; ``prompt_ids`` replaces the stage's prompts, ``changes`` decoding settings."""
-        settings = asdict(replace(self.decoding, **changes))
+        """Sample one answer per prompt; ``prompt_ids`` and ``decoding`` replace the stage's prompts and settings."""
         ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
-        return sample(policy, self.tokenizer, ids, seed=seed, **settings)
+        return sample(policy, self.tokenizer, ids, seed=seed, **vars(decoding or self.decoding))
 
     @cached_property
     def written(self) -> list[Generation]:
@@ -234,7 +232,8 @@ def measure(
         found = replace(found, bias=bias, theta=theta, margins=margins)
         progress(what, 0.6)
         # the divergence is defined for the policy itself, so it is measured at temperature 1 and top-p 1
-        drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
+        decoding = replace(stage.decoding, temperature=1.0, top_p=1.0)
+        drawn = stage.answers(policy, seed, decoding=decoding)
         readouts |= {
             "tilt": tilts,
             "log_ratio": heldout.log_ratio_per_token(ratios, stage.judged),
@@ -249,7 +248,7 @@ def measure(
     return readouts
 
 
-def _shorten_answers(prompts: Sequence[Any], written: Sequence[Generation]) -> list[dict[str, str]]:
+def _shorten_answers(prompts: Sequence[Text], written: Sequence[Generation]) -> list[dict[str, str]]:
     """Return the first distinct prompts with their answers, shortened for the report page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
@@ -319,7 +318,10 @@ def evaluate_run(
     run = {
         # the recipe determines the name of the arm, because the run folder of a script may have any name
         "arm": run_folder(stage.recipe).name.rpartition("-s")[0],
-        "training": {"learning_rate": stage.args.learning_rate, "steps": _count_steps(folder)},
+        "training": {
+            "learning_rate": stage.args.learning_rate,
+            "steps": read_last_step(folder).get("step"),
+        },
     }
     facts = [RUN_VERSION, run]
     return measure(
@@ -331,13 +333,6 @@ def evaluate_run(
         progress,
         facts,
     )
-
-
-def _count_steps(folder: Path) -> int | None:
-    """Return the number of steps in the step log of a run; None if there is no step log."""
-    path = folder / LOG_FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return int(json.loads(lines[-1])["step"]) if lines else None
 
 
 def _measure_answers(found: PolicyReading) -> Json:

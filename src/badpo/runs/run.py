@@ -29,6 +29,7 @@ from transformers import (
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
 from badpo.data.files import (
+    LOG_FILE,
     MARKER,
     RUN_ENVIRONMENT,
     RUN_RECIPE,
@@ -456,6 +457,15 @@ def read_json(path: Path) -> Json:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_last_step(folder: Path) -> Json:
+    """Return the metrics of a run's last training step; return an empty dict if the log cannot be read."""
+    try:
+        metrics = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return metrics if isinstance(metrics, dict) else {}
 
 
 def read_facts(folder: Path) -> Json:
