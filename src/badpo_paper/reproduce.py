@@ -2,17 +2,18 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
 import pandas as pd
 
 from badpo import __version__
-from badpo.data.files import Json, write_json
+from badpo.data.files import write_json
 from badpo.data.problems import ConfigError, counted
-from badpo.readouts.sampled import Figures, finite_or_none
+from badpo.readouts.sampled import Figures, figures
 from badpo.results.formatting import DPO, PLACEBO, REFERENCE, arm_label
 from badpo.results.run_page import write_report
 from badpo.runs.run import Progress
@@ -43,6 +44,7 @@ from badpo_paper.tables import (
     format_table,
     make_run_table,
     make_table,
+    read_number,
     to_json,
 )
 
@@ -224,7 +226,8 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-DEMO_ARMS = ("dpo", PLACEBO, "pooled", "shared_mean")
+BA_ARMS = ("pooled", "shared_mean")
+DEMO_ARMS = (DPO, PLACEBO, *BA_ARMS)
 # Title -> columns: MAIN_TABLES are printed by the demo, and ALL_TABLES are on the page with the demo's results.
 MAIN_TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
@@ -279,10 +282,8 @@ def run_demo(
     execute(Reproduction([suite], SCALES["demo"], seeds, out), progress)
     runs, summaries = PanelRuns(out, seeds), []
     for seed in seeds:
-        readouts = {name: runs.readouts(f"{name}-s{seed}") for name in DEMO_ARMS}
-        figures = summarize_seed({REFERENCE: runs.readouts(REFERENCE), **readouts})
         seconds = round(time.perf_counter() - started, 1)
-        summary: DemoSummary = {"seed": seed, "seconds": seconds, **figures}
+        summary: DemoSummary = {"seed": seed, "seconds": seconds, **summarize_seed(runs, seed)}
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
     write_report(out, out / "report.html")
@@ -295,38 +296,34 @@ def make_demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize_seed(readouts: Mapping[str, Json]) -> DemoFigures:
+def summarize_seed(runs: PanelRuns, seed: int) -> DemoFigures:
     """Summarize the readouts of a seed: rates, the share of DPO's shift that each arm removed, and theta's correlation.
 
     The correlation is between the planted theta and the learned theta of the first arm with one theta per annotator.
     """
-    rates: dict[str, Figures] = {
-        arm: {name: row["rate"] for name, row in content["rates"].items()}
-        for arm, content in readouts.items()
-    }
-    removed: dict[str, Figures] = {
+    folders = {REFERENCE: REFERENCE, **{arm: f"{arm}-s{seed}" for arm in DEMO_ARMS}}
+
+    def read(arm: str, place: str) -> dict[str, float]:
+        readouts = runs.readouts(folders[arm])
+        return {name: read_number(readouts, place.format(name)) for name in ATTRIBUTES}
+
+    rates = {arm: read(arm, "rates.{}.rate") for arm in folders}
+    removed = {
         arm: {
-            name: _compute_share(rates["dpo"][name], rate, rates[REFERENCE][name])
+            name: float(share_removed(rates[DPO][name], rate, rates[REFERENCE][name]))
             for name, rate in arm_rates.items()
         }
         for arm, arm_rates in rates.items()
-        if arm not in (REFERENCE, DPO, PLACEBO)
+        if arm in BA_ARMS
     }
-    correlations: Iterator[Figures] = (
-        {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
-        for arm in rates
-        if arm != REFERENCE
-    )
-    learned = (figures for figures in correlations if None not in figures.values())
-    undefined: Figures = dict.fromkeys(rates[REFERENCE])
-    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, undefined)}
-
-
-def _compute_share(dpo: float | None, rate: float | None, reference: float | None) -> float | None:
-    """Compute the share of DPO's shift that an arm removed; None if a rate is missing or DPO has no shift."""
-    if dpo is None or rate is None or reference is None:
-        return None
-    return finite_or_none(float(share_removed([dpo], [rate], reference)[0]))
+    correlations = (read(arm, "theta.{}.correlation") for arm in DEMO_ARMS)
+    learned = (each for each in correlations if np.isfinite(list(each.values())).all())
+    correlation = next(learned, dict.fromkeys(ATTRIBUTES, np.nan))
+    return {
+        "rates": {arm: figures(**rates[arm]) for arm in folders},
+        "removed": {arm: figures(**shares) for arm, shares in removed.items()},
+        "theta_correlation": figures(**correlation),
+    }
 
 
 def format_demo_tables(
@@ -346,7 +343,6 @@ def format_demo_tables(
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
     """For each attribute, state for how many seeds each BA-DPO arm is nearer to the placebo than DPO is."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
-    arms = [arm for arm in DEMO_ARMS if arm not in (DPO, PLACEBO)]
     for name in ATTRIBUTES:
         for label, source in (
             ("tilt", f"tilt.{name}.tilt"),
@@ -354,7 +350,7 @@ def compare_with_placebo(runs: PanelRuns) -> list[str]:
         ):
             dpo, placebo = (pd.Series(runs.values(arm, source)) for arm in (DPO, PLACEBO))
             counts = []
-            for arm in arms:
+            for arm in BA_ARMS:
                 values = pd.Series(runs.values(arm, source))
                 is_nearer = (values - placebo).abs() < (dpo - placebo).abs()
                 counts.append(f"{arm_label(arm)} at {is_nearer.sum()} of {counted(len(values), 'seed')}")

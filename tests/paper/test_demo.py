@@ -13,6 +13,7 @@ from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import make_signed_dataset
 from badpo_paper.reproduce import DEMO_ARMS, run_demo, summarize_seed
 from badpo_paper.schedule import silent
+from badpo_paper.tables import PanelRuns
 from tests.paper.conftest import count_training, small_demo
 from tests.runs.recipes import log_lines, written
 
@@ -104,19 +105,27 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     assert (tmp_path / model).read_bytes() == (finished / model).read_bytes()
 
 
-def make_readouts(rate: float) -> dict:
-    correlation = 0.9 if rate == 0.6 else None
-    return {"rates": {"woman": {"rate": rate}}, "theta": {"woman": {"correlation": correlation}}}
+def write_demo_readouts(folder: Path, rates: dict[str, float]) -> PanelRuns:
+    """Write a rate of women's names for the reference and each arm; only the arm with the rate 0.6 learned a theta."""
+    for name, rate in rates.items():
+        place = folder / (name if name == "reference" else f"{name}-s42")
+        place.mkdir(parents=True)
+        correlation = 0.9 if rate == 0.6 else None
+        each = {"rates": {"rate": rate}, "theta": {"correlation": correlation}}
+        readouts = {part: dict.fromkeys(("woman", "black"), content) for part, content in each.items()}
+        (place / "readouts.json").write_text(json.dumps(readouts))
+    return PanelRuns(folder, [42])
 
 
-def test_undefined_figures_are_none():
-    runs = {"reference": 0.5, "dpo": 0.9, "pooled": 0.6, "shared_mean": 0.5}
-    figures = summarize_seed({name: make_readouts(rate) for name, rate in runs.items()})
-    assert figures["removed"] == {
-        "pooled": {"woman": pytest.approx(0.75)},
-        "shared_mean": {"woman": 1.0},
+def test_undefined_figures_are_none(tmp_path):
+    rates = {"reference": 0.5, "dpo": 0.9, "pooled": 0.6, "shared_mean": 0.5}
+    figures = summarize_seed(write_demo_readouts(tmp_path / "shifted", rates), 42)
+    assert {arm: row["woman"] for arm, row in figures["removed"].items()} == {
+        "pooled": pytest.approx(0.75),
+        "shared_mean": 1.0,
     }
-    assert figures["theta_correlation"] == {"woman": 0.9}
+    assert figures["theta_correlation"] == {"woman": 0.9, "black": 0.9}
+    assert figures["rates"]["dpo_placebo"] == {"woman": None, "black": None}
     # without a shift of DPO, the removed share is not defined
-    figures = summarize_seed({name: make_readouts(0.5) for name in runs})
-    assert figures["removed"]["pooled"] == figures["theta_correlation"] == {"woman": None}
+    figures = summarize_seed(write_demo_readouts(tmp_path / "same", dict.fromkeys(rates, 0.5)), 42)
+    assert figures["removed"]["pooled"] == figures["theta_correlation"] == {"woman": None, "black": None}

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,13 +41,6 @@ class Prompts:
         return {**counts, "from": self.origin}
 
 
-class StageChanges(TypedDict, total=False):
-    """Settings of an offset stage that replace the defaults."""
-
-    max_steps: int
-    learning_rate: float
-
-
 @dataclass(frozen=True)
 class AnchorSource:
     """A policy to anchor, with its reference, prompts and settings.
@@ -78,15 +70,15 @@ def open_source(
     name: str,
     prompts_file: Path | None = None,
     sources: RunSources = NO_SOURCES,
-    **changes: Unpack[StageChanges],
+    max_steps: int | None = None,
+    learning_rate: float | None = None,
 ) -> AnchorSource:
-    """Open a finished run or any causal language model as the source of an anchor; ``changes`` are stage settings."""
+    """Open a finished run or any causal language model as the source of an anchor; None keeps a stage's default."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     if (folder / "config.yaml").exists() and (folder / "model").exists():
-        stage = prepare_stage(folder, sources)
-        where = str(folder / "config.yaml")
-        source = run_source(folder, stage, own or run_prompts(stage.train, stage.held_out, where))
+        inputs, where = prepare_stage(folder, sources), str(folder / "config.yaml")
+        source = run_source(folder, inputs, own or run_prompts(inputs.train, inputs.held_out, where))
     elif folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} contains neither a finished run (model/ and config.yaml) nor a model (config.json)"
@@ -97,7 +89,10 @@ def open_source(
         )
     else:
         source = model_source(name, own)
-    return replace(source, stage=replace(source.stage, **changes))
+    stage = source.stage
+    steps = stage.max_steps if max_steps is None else max_steps
+    rate = stage.learning_rate if learning_rate is None else learning_rate
+    return replace(source, stage=replace(stage, max_steps=steps, learning_rate=rate))
 
 
 def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:

@@ -449,18 +449,13 @@ def anchor(
 
     if out is not None:
         require_own_folder(out, source)
-    from badpo.anchoring.source import StageChanges, open_source
+    from badpo.anchoring.source import open_source
     from badpo.training.recipe import RunSources
 
     editor = editor_for(list(targets), words)
     sources = RunSources(model, data, trust_run)
-    changes = StageChanges()
-    if steps is not None:
-        changes["max_steps"] = steps
-    if learning_rate is not None:
-        changes["learning_rate"] = learning_rate
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        opened = open_source(source, prompts, sources, **changes)
+        opened = open_source(source, prompts, sources, steps, learning_rate)
         asked = Anchor(editor, targets, tolerance, rounds, seed)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)
