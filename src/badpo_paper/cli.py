@@ -131,11 +131,10 @@ def reproduce(
     jobs = min(jobs, os.cpu_count() or 1)
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         suite_results = run_suites(reproduction, progress, jobs)
-    flags = f"--scale {scale}" + (f" --data {data.name}" if data else "")
-    flags += f" --data-seed {data_seed}" if data_seed else ""
+    given = {"data": data and data.name, "data-seed": data_seed, "seeds": seeds, "results": results}
+    flags = " ".join(f"--{name} {value}" for name, value in given.items() if value)
     page = results or reproduction.out / f"{suite}.md"
-    page_option = f" --results {results}" if results else ""
-    command = f"badpo reproduce {suite} {flags} --seeds {seeds}{page_option}"
+    command = f"badpo reproduce {suite} --scale {scale} {flags}"
     tables = "\n\n".join(result.text() for result in suite_results)
     # print the tables first, so that they are not lost if the page cannot be written
     options.print_result(as_json, [result.to_json() for result in suite_results], tables)

@@ -44,7 +44,7 @@ from badpo.runs.run import (
 from badpo.theory import Floats, Ints
 from badpo.training.recipe import Recipe
 from badpo_paper.arms import Arm, Settings
-from badpo_paper.corpus_stage import CorpusStage, add_checkpoints
+from badpo_paper.corpus_stage import CorpusStage, add_checkpoints, collect_method_facts
 from badpo_paper.run_readouts import measure_run
 
 # Number of random starts, and maximum number of iterations, of k-means.
@@ -292,14 +292,7 @@ def split_votes(annotator: Ints, seed: int) -> Ints:
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def train_types(
-    arm: Arm,
-    method: Json,
-    recipe: Recipe,
-    stage: CorpusStage,
-    folder: Path,
-    progress: Progress,
-) -> None:
+def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, progress: Progress) -> None:
     """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture, unless already done.
 
     A mixture answers each prompt with one of its policies, so the readouts of the mixture are weighted means of the
@@ -308,7 +301,7 @@ def train_types(
     of type k has the run folder ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
-    facts = run_facts(recipe, Prepared(stage.train, facts=method))
+    facts = run_facts(recipe, Prepared(stage.train, facts=collect_method_facts(arm)))
     is_finished = has_finished_run(folder, facts)
     if not is_finished:
         if not (folder / BEGUN).exists():

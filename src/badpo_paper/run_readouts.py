@@ -52,9 +52,8 @@ def measure_run(
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def measure_more(policy: PolicyReading) -> Json:
-        readouts: Json = {
-            **(measure_names(policy, stage) if is_signed else _measure_style(policy, stage))
-        }
+        readouts: Json = {}
+        readouts |= measure_names(policy, stage) if is_signed else _measure_style(policy, stage)
         if bias is not None:
             readouts |= compare_theta(policy, stage)
         elif is_signed and not scale.is_brief:
@@ -70,7 +69,7 @@ def measure_run(
     return measure(folder, stage, seed, bias, measure_more, progress, [scale.judge, scale.is_brief])
 
 
-def _measure_style(policy: PolicyReading, stage: CorpusStage) -> Json:
+def _measure_style(policy: PolicyReading, stage: CorpusStage) -> dict[str, Figures]:
     """Measure the rate of each attribute in the answers, for attributes that are measured on one response."""
     return {
         attribute.name: style_rates(

@@ -28,7 +28,6 @@ from badpo_paper.arms import ARMS
 from badpo_paper.corpus_stage import (
     CorpusStage,
     adjust_arm,
-    collect_method_facts,
     make_run_recipe,
     open_stage,
     prepare_run,
@@ -209,7 +208,7 @@ def train_and_measure(
     arm = adjust_arm(ARMS[condition.arm], stage)
     recipe = make_run_recipe(condition, arm, seed, stage)
     if arm.objective == "types":
-        train_types(arm, collect_method_facts(arm), recipe, stage, folder, progress)
+        train_types(arm, recipe, stage, folder, progress)
         return
     if condition.offset is not None:
         source = anchor_run(condition.offset, seed, stage, folder, progress)

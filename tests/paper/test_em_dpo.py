@@ -118,7 +118,7 @@ def test_a_folder_with_a_started_run_refuses_another_run(tmp_path, monkeypatch):
     def train(seed: int) -> None:
         monkeypatch.setattr(em_dpo, "run_facts", lambda recipe, prepared: {"seed": seed})
         recipe, stage = SimpleNamespace(training={"seed": seed}), SimpleNamespace(train=two_kinds(3))
-        em_dpo.train_types(ARMS["em_dpo"], {}, recipe, stage, tmp_path, None)
+        em_dpo.train_types(ARMS["em_dpo"], recipe, stage, tmp_path, None)
 
     monkeypatch.setattr(em_dpo, "fit_types", Mock(side_effect=InterruptedError))
     for _ in range(2):

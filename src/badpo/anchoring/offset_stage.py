@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -121,8 +120,11 @@ class OffsetTrainer(BADPOTrainer):
     distance between the intended and the achieved rate.
     """
 
-    def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: PreTrainedModel, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    source: PreTrainedModel
+    answers: Iterator[KeptAnswer]
+
+    def keep_near(self, source: PreTrainedModel, kept: Sequence[KeptAnswer]) -> None:
+        """Set the source and its answers. The trainer requires them before the training starts."""
         self.source = source.to(self.args.device).eval()
         self.answers = self._repeat_shuffled(kept)
 
@@ -179,9 +181,8 @@ def train_offset(
         processing_class=tokenizer,
         bias=fixed_offset(pairs, shift, settings.beta),
         callbacks=list(callbacks),
-        kept=kept,
-        source=source,
     )
+    trainer.keep_near(source, kept)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
