@@ -285,7 +285,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     >>> corpus.judgments.attribute_names, corpus.judgments.n_votes
     (('woman', 'black'), 800)
     """
-    check_pairs(pairs, "scored pairs")
+    check_pairs(pairs)
     n_words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split()))
     usable = pairs[(n_words >= MIN_WORDS).all(axis=1)].reset_index(drop=True)
     if not len(usable):
@@ -358,9 +358,9 @@ def measure_corpus(corpus: SignedCorpus) -> Statistics:
     }
 
 
-def check_pairs(pairs: pd.DataFrame, source: str) -> None:
+def check_pairs(pairs: pd.DataFrame) -> None:
     """Raise `DataError` with all problems of a table of scored pairs."""
-    require_columns(pairs, PAIR_COLUMNS, source, "scored pairs", "rename your columns")
+    require_columns(pairs, PAIR_COLUMNS, "scored pairs", "scored pairs", "rename your columns")
     problems = []
     for column in (*TEXTS, *SCORES):
         if column in SCORES:
@@ -371,7 +371,7 @@ def check_pairs(pairs: pd.DataFrame, source: str) -> None:
             bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
         if n := int(bad.sum()):
             more = f" and {n - 1:,} more" if n > 1 else ""
-            where = f"{source}, column {column}, row {int(np.argmax(bad)) + 1:,}{more}"
+            where = f"scored pairs, column {column}, row {int(np.argmax(bad)) + 1:,}{more}"
             problems.append(Problem(code, f"{column} {what}", where, remedy, n))
     if problems:
         raise DataError(problems)
