@@ -113,7 +113,13 @@ def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
     fed(stream(10)).save(path := tmp_path / "state.json")
     content = path.read_bytes()
     damaged = [content[:length] for length in range(0, len(content), 997)]
-    others = b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/5"}', b"annotator,winner"
+    others = (
+        b"[]",
+        b'{"schema": "badpo.audit/1"}',
+        b'{"schema": "badpo.watch/5"}',
+        b"annotator,winner",
+        b"[" * 100_000,
+    )
     for text in (*damaged, *others):
         path.write_bytes(text)
         with pytest.raises(ConfigError, match="is not a state of badpo watch") as refused:

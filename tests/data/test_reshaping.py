@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 import zipfile
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from badpo.data.judgments import Judgments
-from badpo.data.problems import DataError
+from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table
 
 N = 8
@@ -629,6 +630,22 @@ def test_tables_of_a_database_are_joined_and_the_database_stays_as_it_is(tmp_pat
     assert [each.name for each in tmp_path.iterdir()] == ["votes.db"]
 
 
+def test_columns_that_a_database_would_compute_are_refused_and_virtual_tables_are_not_read(tmp_path):
+    path = tmp_path / "votes.db"
+    sqlite_of_votes(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("create virtual table search using fts5(body)")
+        database.execute("insert into search values ('why')")
+        database.commit()
+        assert "search" not in str(counts(read(path)))
+        # each cell of this column takes minutes
+        slow = "instr(hex(zeroblob(5000000)), hex(zeroblob(2500000)) || '1')"
+        database.execute(f"alter table votes add column z as ({slow})")
+        database.commit()
+    with pytest.raises(DataError, match='column "z" of table "votes" is computed'):
+        read_table(path)
+
+
 SIDES_IN_OBJECTS = {
     "ids": ("pair", "id", "text", ("A", "B")),
     "ids of answers in a list": ("responses", "id", "answer", ("A", "B")),
@@ -717,6 +734,26 @@ def test_an_open_document_whose_entities_may_grow_is_refused(tmp_path):
     write_open_document(path, rows, '<!DOCTYPE a [<!ENTITY x "why">]>')
     with pytest.raises(DataError, match="E102"):
         read_table(path)
+
+
+def test_an_open_document_whose_row_is_repeated_too_often_is_refused(tmp_path):
+    path = tmp_path / "votes.ods"
+    write_open_document(path, [["prompt", "response_a", "response_b", "winner"]])
+    with zipfile.ZipFile(path) as packed:
+        content = packed.read("content.xml").decode()
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("content.xml", content.replace('"1048000"', f'"{"9" * 20}"'))
+    with pytest.raises(DataError, match="E102"):
+        read_table(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
+def test_a_folder_of_tables_with_a_link_to_a_file_elsewhere_is_refused(tmp_path):
+    (folder := tmp_path / "votes").mkdir()
+    table(rater=WHO, winner=labels("a", "b")).to_csv(tmp_path / "private.csv", index=False)
+    (folder / "rater.csv").symlink_to(tmp_path / "private.csv")
+    with pytest.raises(ConfigError, match="leads out of"):
+        read_table(folder)
 
 
 def test_votes_of_a_log_follow_the_texts_that_were_shown():

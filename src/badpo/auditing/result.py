@@ -55,7 +55,7 @@ def split_bound(text: str) -> tuple[str, ...]:
 
 def read_audited_table(folder: Path) -> Json:
     """Return the source and the number of annotators of the audit in a folder; empty if no audit can be read."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
     return {}

@@ -270,7 +270,7 @@ def read_seal(path: Path) -> Json:
         content = json.loads(path.read_text(encoding="utf-8"))
         own = content.pop(_OWN)
         whole = own == _digest(content) and isinstance(content["files"], dict)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise SealError(f"{path.parent.name}/{path.name} is damaged")
@@ -450,8 +450,11 @@ def require_enclosed(folder: Path) -> None:
     # a folder from another person could contain symbolic links to private files on this machine
     # through such a link, badpo could show a private file in a report, or read a private file as a policy
     top = folder.resolve()
+    # the cache of the Hub stores each file once, and links to the file from snapshots/COMMIT
+    blobs = top.parents[1] / "blobs" if top.parent.name == "snapshots" else top
     for path in _paths_inside(folder):
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+        real = Path(os.path.realpath(path))
+        if path.is_symlink() and not (real.is_relative_to(top) or real.is_relative_to(blobs)):
             raise ConfigError(
                 f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
             )

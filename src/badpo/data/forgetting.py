@@ -182,7 +182,7 @@ def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the file of `badpo import --write-mapping`, which maps pseudonyms to ids; `ConfigError` for other files."""
     try:
         return dict(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a mapping that badpo import wrote ({error})") from error
 
 

@@ -39,7 +39,14 @@ from badpo.data.cells import (
     holds_texts,
     require_size,
 )
-from badpo.data.files import appearing, asking_once, checksum_file, checksummed, is_changed
+from badpo.data.files import (
+    appearing,
+    asking_once,
+    checksum_file,
+    checksummed,
+    is_changed,
+    require_safe_to_read,
+)
 from badpo.data.nesting import flatten, joined_records, opened, records_in
 from badpo.data.problems import (
     Correction,
@@ -210,12 +217,16 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
     except UnicodeDecodeError as error:
         what = f"the file's encoding is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
         raise _unreadable(path, what, "save the file as UTF-8") from error
-    except (OSError, KeyError, json.JSONDecodeError, pa.ArrowException) as error:
+    except (OSError, KeyError, json.JSONDecodeError, pa.ArrowException, RecursionError) as error:
         raise _unreadable(path, str(error).strip().split("\n")[0], "export the table again") from error
 
 
 def _read_folder(path: Path, split: str = "") -> Table:
-    """Read the table in a folder that `datasets` wrote, or in a folder of files such as a download from the Hub."""
+    """Read the table in a folder that `datasets` wrote, or in a folder of files such as a download from the Hub.
+
+    A folder that contains a pipe, or a symbolic link to a place outside of the folder, is refused.
+    """
+    require_safe_to_read(path)
     if (path / "state.json").is_file():
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         files = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
@@ -1006,6 +1017,8 @@ def _rows_of_open_document(content: IO[bytes]) -> Iterator[tuple[str, list[str]]
                 row += [_open_document_text(cell)] * min(n_cells, MOST_COLUMNS + 1)
             row = row[: max((i for i, text in enumerate(row, 1) if text), default=0)]
             n_rows = int(element.get(f"{_TABLE}number-rows-repeated", 1))
+            if n_rows > MOST_ROWS:
+                raise ValueError(f"a row is repeated {n_rows:,} times")
             if row:
                 yield from itertools.repeat((sheet, []), n_empty)
                 yield from itertools.repeat((sheet, row), n_rows)
@@ -1031,6 +1044,9 @@ _TABLE, _TEXT, _OFFICE = (
 _SPACES, _MOST_SPACES = {"s": " ", "tab": "\t", "line-break": "\n"}, 1_000
 
 
+_COMPUTED = 2  # value of the field "hidden" of PRAGMA table_xinfo for a virtual generated column
+
+
 def _read_sqlite(path: Path) -> Table:
     """Read the table in a SQLite database without changing the database (see `_table_of_sheets`)."""
     with path.open("rb") as file:
@@ -1044,7 +1060,10 @@ def _read_sqlite(path: Path) -> Table:
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_PACKED_BYTES)
-            named = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            # a virtual table has no page of its own, and reading it would run code on content that the file describes
+            named = database.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+            ).fetchall()
             names = [name for (name,) in named if not name.startswith("sqlite_")]
             tables = (
                 (name, [*_limited(_rows_of_database(database, name, path), path)]) for name in names
@@ -1058,8 +1077,17 @@ def _read_sqlite(path: Path) -> Table:
 
 
 def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> Iterator[list[str]]:
-    """Yield the names of the columns of a table, and then the texts of the cells in each row."""
+    """Yield the names of the columns of a table, and then the texts of the cells in each row.
+
+    A table with a virtual generated column is refused, because SQLite would compute each cell while the table is read,
+    which may take days.
+    """
     quoted = name.replace('"', '""')
+    columns = database.execute(f'PRAGMA table_xinfo("{quoted}")').fetchall()
+    if computed := [column for _, column, *_, hidden in columns if hidden == _COMPUTED]:
+        what = f'column "{computed[0]}" of table "{name}" is computed from other columns when the table is read'
+        remedy = f"copy the table without such columns, or export it: sqlite3 -header -csv {shlex.quote(str(path))}"
+        raise _unreadable(path, what, f"{remedy} 'SELECT * FROM \"{quoted}\"' > votes.csv")
     cursor = database.execute(f'SELECT * FROM "{quoted}"')
     yield [column[0] for column in cursor.description]
     n_characters = 0

@@ -454,7 +454,7 @@ def read_json(path: Path) -> Json:
     """Return the content of a JSON file of a run; return an empty dict if the file is missing or cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -463,7 +463,7 @@ def read_last_step(folder: Path) -> Json:
     """Return the metrics of a run's last training step; return an empty dict if the log cannot be read."""
     try:
         metrics = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return {}
     return metrics if isinstance(metrics, dict) else {}
 
