@@ -12,6 +12,7 @@ import pytest
 
 from badpo.attributes import Column, Length, Markdown, Position
 from badpo.auditing.watch import GUARANTEE, AuditMonitor, watch
+from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from tests.auditing.planted import votes
@@ -237,6 +238,10 @@ def test_ties_count_toward_the_votes_of_a_comparison(table, state, tmp_path):
     assert (found.summary["n_new"], found.summary["warnings"]) == (300, [])
     without_ids = with_ties.drop(columns="comparison_id")
     found = watch(without_ids, [Length()], tmp_path / "other.json", votes_per_comparison=4)
+    assert (found.summary["n_open"], found.summary["warnings"]) == (0, [])
+    Judgments.read(with_ties).to_parquet(tmp_path / "imported.parquet")
+    imported = tmp_path / "imported.parquet"
+    found = watch(imported, [Length()], tmp_path / "third.json", votes_per_comparison=4)
     assert found.summary["n_open"] == 150
     assert [problem["code"] for problem in found.summary["warnings"]] == ["W421"]
     assert "W421" in str(found)

@@ -167,7 +167,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
     if judgments.ties is None or not of_texts:
         return {}
     both = judgments.with_attributes(of_texts), judgments.ties.with_attributes(of_texts)
-    votes = pd.concat([_collect_votes(each) for each in both], ignore_index=True)
+    votes = pd.concat([name_votes(each) for each in both], ignore_index=True)
     delta = np.concatenate([each.delta * each.cross_group() for each in both])
     differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
     # The shares of ties count all judgments; the tests count only an annotator's first vote on a comparison.
@@ -227,13 +227,14 @@ def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
     return problems
 
 
-def _collect_votes(judgments: Judgments) -> pd.DataFrame:
-    """Table with sign, comparison, prompt and annotator of each vote; tables of votes and of ties use the same ids."""
+def name_votes(judgments: Judgments) -> pd.DataFrame:
+    """Table with the ids that belong to each vote; tables of votes and of ties use the same ids."""
     votes, comparison = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
             "sign": votes["sign"],
             "row": votes["row"],
+            "shown_first": votes["shown_first"],
             "comparison": judgments.comparisons["comparison_id"].to_numpy()[comparison],
             "prompt": judgments.comparisons["prompt_id"].to_numpy()[comparison],
             "annotator": judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]],

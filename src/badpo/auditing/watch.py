@@ -14,14 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from badpo.auditing.dependence import name_votes
 from badpo.auditing.pool_bias import add_default_attributes
 from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
-from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments, ReadingOptions
-from badpo.data.layouts import recognise
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
-from badpo.data.tables import Source, read_table
+from badpo.data.tables import Source
 from badpo.estimation.sequential import (
     GRID,
     RELIABILITY_GRID,
@@ -329,7 +328,7 @@ def watch(
         File of the monitor's state between calls; the first call creates the file.
     votes_per_comparison : int or None
         Number of judgments at which a comparison is closed. A repeated judgment (same annotator, same order of the
-        two responses) does not count. Ties count if the table has comparison ids. Without ``votes_per_comparison``
+        two responses) does not count. Ties count too. Without ``votes_per_comparison``
         all comparisons in the table count as closed.
     alpha : float
         False discovery rate of the flags.
@@ -362,7 +361,7 @@ def watch(
                 "name the column with the annotator ids",
             )
             raise DataError([Problem("E421", what, "column annotator", remedy)])
-        is_closed, warnings = _find_closed(judgments, votes_per_comparison, data, reading)
+        is_closed, warnings = _find_closed(judgments, votes_per_comparison)
         monitor = _open_monitor(Path(state), judgments, alpha)
         n_before, reopened = monitor.n_comparisons, _add_votes(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
@@ -410,33 +409,25 @@ def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> Wa
     return WatchResult(summary, table)
 
 
-def _find_closed(
-    judgments: Judgments, needed: int | None, data: Source, reading: ReadingOptions
-) -> tuple[Bools, list[Problem]]:
+def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[Problem]]:
     """Mark the comparisons that have all their votes, and return a warning if ties could not be counted."""
-    once = judgments.votes.drop_duplicates(["comparison", "annotator", "shown_first"])
-    n_votes = np.bincount(once["comparison"], minlength=judgments.n_comparisons)
+    if needed is None:
+        return np.ones(judgments.n_comparisons, dtype=bool), []
+    both = [judgments] if judgments.ties is None else [judgments, judgments.ties]
+    votes = pd.concat([name_votes(each) for each in both])
+    cast = votes.drop_duplicates(["comparison", "annotator", "shown_first"])
+    ids = judgments.comparisons["comparison_id"]
+    is_closed = cast["comparison"].value_counts().loc[ids].to_numpy() >= needed
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
-    if needed is None or not n_ties:
-        return n_votes >= (needed or 0), []
-    source = read_table(data, reading.get("bad_rows") == "drop")
-    table = recognise(source, reading.get("columns"), reading.get("layout"))
-    if not table.dropped and "comparison_id" in table.frame:
-        # Comparisons are matched by rows, because reading replaces a comparison id that contains an annotator's id.
-        rows = table.rows if table.rows is not None else np.arange(len(table.frame))
-        ids = pd.Series(as_ids(table.frame["comparison_id"]), rows)
-        firsts = judgments.votes.groupby("comparison")["row"].first()
-        of_first = ids[~ids.index.duplicated()].loc[firsts]
-        voter = [name for name in ("annotator", "shown_first") if name in table.frame]
-        cast = table.frame[voter].set_axis(rows).assign(comparison=ids)
-        cast = cast[cast["comparison"].isin(of_first)].drop_duplicates()
-        return cast["comparison"].value_counts().loc[of_first].to_numpy() >= needed, []
+    n_unknown = n_ties - sum(each.n_votes for each in both[1:])
+    if not n_unknown:
+        return is_closed, []
     what = (
-        f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
-        "comparison; comparisons with a tie may stay open"
+        f"{counted(n_unknown, 'tie')} could not be counted toward the votes of a "
+        "comparison, because the file has only the number of its ties; comparisons with a tie may stay open"
     )
-    remedy = "add comparison ids to the rows with ties, or remove from the table the comparisons that are still open"
-    return n_votes >= needed, [Problem("W421", what, "column winner", remedy, n_ties)]
+    remedy = "give badpo watch the table that was imported, which still has the rows with ties"
+    return is_closed, [Problem("W421", what, "column winner", remedy, n_unknown)]
 
 
 def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:

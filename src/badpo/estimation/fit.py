@@ -243,56 +243,31 @@ class ArrangedVotes:
     absolute: Bools
     free_quality: bool
 
-    @classmethod
-    def arrange(
-        cls,
-        row: Ints,
-        comparison: Ints,
-        sign: Floats,
-        annotator: Ints,
-        delta: Floats,
-        saw_difference: Bools,
-        anchored: Bools,
-        absolute: Bools,
-        free_quality: bool,
-    ) -> ArrangedVotes:
-        """Arrange votes in the order of their comparisons.
+    def select(self, chosen: Bools) -> ArrangedVotes:
+        """Select the chosen votes and arrange them as if no other votes had been cast.
 
         If the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
         comparisons, and comparisons on which no attribute differs.
         """
-        informative, rows = delta != 0, np.arange(len(row))
-        if free_quality:
-            informative = informative_judgments(comparison, annotator, sign, delta)
-            rows = np.flatnonzero(np.bincount(comparison, informative.any(axis=1))[comparison])
+        rows = np.flatnonzero(chosen)
+        comparison, sign, delta = self.comparison[rows], self.sign[rows], self.delta[rows]
+        informative = delta != 0
+        if self.free_quality:
+            informative = informative_judgments(comparison, self.annotator[rows], sign, delta)
+            used = np.bincount(comparison, informative.any(axis=1))[comparison] > 0
+            rows, comparison, sign = rows[used], comparison[used], sign[used]
+            informative = informative[used]
         # comparisons with the same number of wins are adjacent, because their likelihood is computed together
-        order, blocks = sort_into_blocks(comparison[rows], sign[rows] > 0)
+        order, blocks = sort_into_blocks(comparison, sign > 0)
         rows = rows[order]
-        return cls(
-            row[rows],
-            sign[rows],
-            annotator[rows],
-            delta[rows],
-            informative[rows],
-            blocks,
-            saw_difference,
-            anchored,
-            absolute,
-            free_quality,
-        )
-
-    def select(self, chosen: Bools) -> ArrangedVotes:
-        """Select the chosen votes and arrange them as if no other votes had been cast."""
-        return ArrangedVotes.arrange(
-            self.row[chosen],
-            self.comparison[chosen],
-            self.sign[chosen],
-            self.annotator[chosen],
-            self.delta[chosen],
-            self.saw_difference,
-            self.anchored,
-            self.absolute,
-            self.free_quality,
+        return replace(
+            self,
+            row=self.row[rows],
+            sign=self.sign[rows],
+            annotator=self.annotator[rows],
+            delta=self.delta[rows],
+            informative=informative[order],
+            blocks=blocks,
         )
 
     @property
@@ -341,10 +316,13 @@ def arrange_votes(
     is_anchored = np.asarray([False] * m if anchored is None else anchored, bool)
     is_absolute = np.broadcast_to(np.asarray(absolute, bool), d.shape[1:])
     saw_difference = summed(k, d != 0, m) > 0
-    rows = np.arange(len(c))
-    return ArrangedVotes.arrange(
-        rows, c, s, k, d, saw_difference, is_anchored, is_absolute, free_quality
+    order, blocks = sort_into_blocks(c)
+    s, k, d = s[order], k[order], d[order]
+    differs = d != 0
+    every_vote = ArrangedVotes(
+        order, s, k, d, differs, blocks, saw_difference, is_anchored, is_absolute, free_quality
     )
+    return every_vote.select(np.ones(len(c), dtype=bool))
 
 
 # -- which biases are finite ---------------------------------------------------------------------------------

@@ -322,7 +322,6 @@ def _priors(taus: Floats) -> Floats:
         parts.append([(near, far, 0), (0, 0, 0), (1, ratio, 1)])
         parts.append([(near, half, half), (0, -ratio, ratio), (1, 1, 1)])
     share, offset, sd = np.array(parts, float).transpose(1, 2, 0)[..., None]
-    share, offset, sd = np.array(parts, float).transpose(1, 2, 0)[..., None]
     square = (share * (sd**2 + offset**2)).sum(axis=0)
     narrow = taus / np.sqrt(square)
     share = share * np.ones_like(taus)
