@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -233,13 +234,8 @@ def plain(value: Any) -> Any:
     >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
     {'n': 3, 'ci': [None, 1.5], 'known': True}
     """
-
-    def convert(entry: Any) -> Any:
-        if isinstance(entry, np.generic | np.ndarray):
-            return entry.tolist()
-        raise TypeError(f"{type(entry).__name__} cannot be written to audit.json")
-
-    return json.loads(json.dumps(value, default=convert), parse_constant=lambda _: None)
+    text = json.dumps(value, default=methodcaller("tolist"))
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 # -- swap pairs --------------------------------------------------------------------------------------------------
@@ -302,14 +298,14 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
     rows: list[Json | None] = []
     for j, pooled in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
         (low, high), side = pooled.interval(), swap[:, j]
-        row: Json = {
+        row = {
             "log_odds": pooled.log_odds,
             "ci_low": low,
             "ci_high": high,
             "n_votes": pooled.n_cross,
+            **voters(judgments, side != 0, side),
+            "assumes": SAME_QUALITY.format(judgments.attribute_names[j]),
         }
-        row |= voters(judgments, side != 0, side)
-        row["assumes"] = SAME_QUALITY.format(judgments.attribute_names[j])
         rows.append(None if pooled.log_odds is None else row)
     return rows
 

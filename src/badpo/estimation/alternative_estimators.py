@@ -83,14 +83,13 @@ def fit_marginal(
     >>> fit_marginal(votes, np.zeros(40), absolute=[True]).deviation.round(3)
     array([[1.099]])
     """
-    prompt = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
     vote_quality = np.asarray(quality, float)[votes.comparison]
     return fit_biases(
         "marginal",
         lambda arranged: GivenQuality(arranged.blocks, arranged.sign, vote_quality[arranged.row]),
         arrange_votes(votes, free_quality=False, absolute=absolute),
         min_informative,
-        prompt,
+        clusters,
     )
 
 

@@ -209,13 +209,12 @@ def fit_conditional(
     >>> round(float((biases.deviation[0, 0] - biases.deviation[1, 0]) / np.log(3)), 6)
     1.0
     """
-    prompt = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
     return fit_biases(
         "conditional",
         lambda votes: KnownWins(votes.blocks, votes.sign),
         arrange_votes(votes, anchored),
         min_informative,
-        prompt,
+        clusters,
     )
 
 
@@ -604,7 +603,7 @@ def fit_biases(
     make_model: Callable[[ArrangedVotes], QualityModel],
     all_votes: ArrangedVotes,
     min_informative: int,
-    cluster: Ints | None = None,
+    clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
     """Fit the finite biases, and set the status of the other biases.
 
@@ -634,6 +633,7 @@ def fit_biases(
         alone = np.arange(len(top.biases))
         nobody = alone < 0
         known = replace(known, group=alone, label=alone, absolute=nobody, compared=nobody)
+    cluster = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
     fit = _Fit(votes, active, design, known, top, cluster)
     return _estimate_biases(kind, all_votes, fit, status, make_model(all_votes), min_informative)
 
