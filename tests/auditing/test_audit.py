@@ -335,7 +335,7 @@ def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
         told = audit(table[rows], [Length()])
         assert "W410" in codes(told) and how in str(told)
         told = " ".join(str(told).split())
-        assert "Annotators may differ in reliability instead" in told
+        assert "Annotators may differ in reliability rather than in bias" in told
         assert "flags for a bias are adjusted" not in told
     many = votes(1500, 30, spread=0.0)[0]
     many["prompt"] = many["comparison_id"]
