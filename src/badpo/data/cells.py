@@ -67,8 +67,8 @@ def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = N
         ("columns", n_columns, MOST_COLUMNS),
         ("cells", n_cells, MOST_CELLS),
     )
-    if told := [f"{n:,} {noun}, more than {most:,}" for noun, n, most in sizes if n > most]:
-        what = f"the table cannot be read: it is too large, {' and '.join(told)}"
+    if excesses := [f"{n:,} {noun}, more than {most:,}" for noun, n, most in sizes if n > most]:
+        what = f"the table cannot be read: it is too large, {' and '.join(excesses)}"
         remedy = "export only the columns that are needed, or split the table"
         raise DataError([Problem("E102", what, name, remedy)])
 
@@ -499,8 +499,8 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
     if direction_of(name):
         return NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
-    told = [side[0] for cell in cells if (side := side_of(cell))]
-    if ({"a", "b"} <= {*told} and len(told) >= NEARLY_ALL * len(cells)) or mirrored_sides(labels):
+    named = [side[0] for cell in cells if (side := side_of(cell))]
+    if ({"a", "b"} <= {*named} and len(named) >= NEARLY_ALL * len(cells)) or mirrored_sides(labels):
         return NAMES_SIDES
     called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
     if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
@@ -602,19 +602,19 @@ def likely_annotators(table: Table) -> list[str]:
     codes = pd.DataFrame({text: pd.factorize(frame[text].map(cell_key))[0] for text in texts})
     compared = codes.groupby(texts).ngroup()
     prompts = codes.get("prompt", compared)
-    how = {name: _how_people_are_told(frame[name], prompts, compared) for name in names}
-    how = {name: told for name, told in how.items() if told}
+    reasons = {name: _reason_for_annotators(frame[name], prompts, compared) for name in names}
+    reasons = {name: reason for name, reason in reasons.items() if reason}
     if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
         several = frame.groupby(table.rows)
-        how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
-    if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
-        return sorted(found, key=lambda name: how[name] != "called")
+        reasons = {name: reason for name, reason in reasons.items() if several[name].nunique().max() > 1}
+    if found := [name for name in reasons if reasons[name] in ("called", "crossed", "codes")]:
+        return sorted(found, key=lambda name: reasons[name] != "called")
     # a column of people's names is accepted as annotators only if no other column has people's names
-    named = [name for name in how if how[name] == "names"]
+    named = [name for name in reasons if reasons[name] == "names"]
     return named if len(named) == 1 else []
 
 
-def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
+def _reason_for_annotators(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
     """Return the reason why a column may hold annotators, or an empty string if there is none.
 
     The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if all votes on a comparison
@@ -744,8 +744,8 @@ class Findings:
             where += f", row{'s' * (n > 1)} {listed(named, n)}"
             # line numbers of a file differ from row numbers if the file has a header or line breaks in cells
             if lines is not None and (lines[shown] != shown + 1).any():
-                told = [f"{line:,}" for line in lines[shown]]
-                where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
+                numbers = [f"{line:,}" for line in lines[shown]]
+                where += f" (line{'s' * (len(numbers) > 1)} {listed(numbers)} of the file)"
         problem = Problem(code, what, where, remedy, count, fix=fix or {})
         self.problems.append(problem)
 

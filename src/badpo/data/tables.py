@@ -328,8 +328,7 @@ def _read_parquet(path: Path) -> Table:
         try:
             entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
             kinds = {"reason": str, "annotator": str, "n": int}
-            told = ({key: kind(entry[key]) for key, kind in kinds.items()} for entry in entries)
-            dropped = tuple(told)
+            dropped = tuple({key: kind(entry[key]) for key, kind in kinds.items()} for entry in entries)
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the metadata with the counts of rows that an earlier import left out is damaged"
             raise _unreadable(path, what, "import the export again") from error
@@ -451,9 +450,9 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
             raise
         # R and Spark write a backslash before a quotation mark inside a cell
         rows, lines = _cells_of_csv(text, separator, path, escapechar="\\")
-    told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
+    peculiarities = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
     usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
-    told += [f'columns separated by "{separator}"'] if separator not in usual else []
+    peculiarities += [f'columns separated by "{separator}"'] if separator not in usual else []
     blocks: list[list[tuple[int, list[str]]]] = [[]]
     for line, row in zip(lines, rows, strict=True):
         if any(map(str.strip, row)):
@@ -464,12 +463,12 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     if 1 < len(blocks) <= _MOST_FILES and all(_n_known(block[0][1]) for block in blocks):
         # the file holds several tables, one below another, for example a table of pairs and a table of votes
         tables = {
-            f"table {i}": _framed(path, [row for _, row in block], [line for line, _ in block], [])
+            f"table {i}": _table_of_rows(path, [row for _, row in block], [line for line, _ in block])
             for i, block in enumerate(blocks, start=1)
         }
         if joined := _joined(path, tables):
             return replace(joined, encoding=encoding)
-    return _framed(path, rows, lines, told, encoding, drop_uneven)
+    return _table_of_rows(path, rows, lines, peculiarities, encoding, drop_uneven)
 
 
 def _cells_of_csv(
@@ -555,18 +554,21 @@ def _n_known(cells: Sequence[str]) -> int:
     return len(columns_named(names, (*KNOWN, *ANSWERS)))
 
 
-def _framed(
+def _table_of_rows(
     path: Path,
     rows: list[list[str]],
-    lines: Iterable[int],
-    told: list[str],
+    lines: Sequence[int] = (),
+    known_peculiarities: Sequence[str] = (),
     encoding: str = "utf-8",
     drop_uneven: bool = False,
 ) -> Table:
     """Make a table from rows of cells.
 
-    Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them.
+    Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them. The notice
+    also lists ``known_peculiarities``. If ``lines`` is empty, the rows are numbered from 1.
     """
+    peculiarities = [*known_peculiarities]
+    lines = lines or range(1, len(rows) + 1)
     # a row that consists only of dashes is a horizontal line and contains no data
     kept = [
         each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
@@ -579,7 +581,7 @@ def _framed(
     if joined and max(_n_known(joined), 1) > max(n_known):
         kept[start : start + 2] = [(kept[start][0], joined)]
         n_known = [max(2, _n_known(joined))]
-        told.append("two lines as one header")
+        peculiarities.append("two lines as one header")
     header = [name.strip() for _, row in kept[start : start + 1] for name in row]
     body = kept[start + 1 :]
     if _has_names_of_rows(len(header), [row for _, row in body]):
@@ -602,7 +604,7 @@ def _framed(
         for cell, column in zip(header, zip(*(row for _, row in body), strict=False), strict=False)
     ):
         body, header = kept, [""] * width
-        told.append("no header, so the columns are called column_1, column_2 and so on")
+        peculiarities.append("no header, so the columns are called column_1, column_2 and so on")
     # spreadsheets end rows with empty cells
     body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
     n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
@@ -614,7 +616,7 @@ def _framed(
         (n_body - len(body), "row of totals"),
         (n_blank, "empty row"),
     ):
-        told += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
+        peculiarities += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
     uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
     dropped: tuple[Json, ...] = ()
     if uneven:
@@ -625,12 +627,12 @@ def _framed(
             raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
         votes = [(line, row) for line, row in votes if len(row) == width]
         dropped = ({"reason": "bad row: number of cells", "annotator": "unknown", "n": len(uneven)},)
-        told.append(f"{what}; these were left out")
+        peculiarities.append(f"{what}; these were left out")
     cells = zip(*(row for _, row in votes), strict=True) if votes else ([] for _ in header)
     names = [name or f"column_{i}" for i, name in enumerate(header, start=1)]
     frame = _frame_of_columns(names, ([cell or None for cell in column] for column in cells))
-    what = f"the file was read with {'; '.join(told)}"
-    notes = (Problem("N102", what, str(path), "nothing"),) if told else ()
+    what = f"the file was read with {'; '.join(peculiarities)}"
+    notes = (Problem("N102", what, str(path), "nothing"),) if peculiarities else ()
     at = np.array([line for line, _ in votes], dtype=np.intp)
     return Table(
         frame,
@@ -765,12 +767,10 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
     name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators.
     """
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
-    framed = {
-        name: _framed(path, rows, range(1, len(rows) + 1), []) for name, rows in sheets.items() if rows
-    }
-    if _n_known([*map(str, framed[title].frame)]) < 2:
+    tables = {name: _table_of_rows(path, rows) for name, rows in sheets.items() if rows}
+    if _n_known([*map(str, tables[title].frame)]) < 2:
         return _one_of_sheets(path, sheets, title)
-    alike = {name: table for name, table in framed.items() if {*table.frame} == {*framed[title].frame}}
+    alike = {name: table for name, table in tables.items() if {*table.frame} == {*tables[title].frame}}
     if len(alike) < 2 or (stacked := _stacked(path, alike)) is None:
         return _one_of_sheets(path, sheets, title)
     others = [f'"{name}"' for name in sheets if name not in alike]
@@ -782,12 +782,12 @@ def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str
     """Return the table in one sheet; if it lacks votes or texts, return it joined with the tables in other sheets."""
     others = {name: rows for name, rows in sheets.items() if name != title and rows}
     rows = sheets[title]
-    told = [f'sheet "{title}" of {len(sheets)}'] if others else []
-    table = _framed(path, rows, range(1, len(rows) + 1), told)
+    peculiarities = [f'sheet "{title}" of {len(sheets)}'] if others else []
+    table = _table_of_rows(path, rows, known_peculiarities=peculiarities)
     joined = None
     if others and not _has_votes_and_texts(table.frame):
-        framed = {each: _framed(path, of, range(1, len(of) + 1), []) for each, of in others.items()}
-        joined = _joined(path, {title: table, **framed})
+        beside = {each: _table_of_rows(path, rows_beside) for each, rows_beside in others.items()}
+        joined = _joined(path, {title: table, **beside})
     legends = itertools.chain(*map(_legends_of_rows, others.values()))
     return joined or replace(table, legends=(*table.legends, *legends))
 
@@ -1177,10 +1177,10 @@ def _read_json(path: Path) -> Table:
         lists = [each for each in content.values() if isinstance(each, list)]
         tables = {name: records for name, each in content.items() if (records := records_in(each))}
         of_objects = {name: each for name, each in tables.items() if isinstance(content[name], list)}
-        framed = {
+        tables_of_objects = {
             name: Table(_frame_of_records(each, path), str(path)) for name, each in of_objects.items()
         }
-        if len(framed) == len(content) > 1 and (stacked := _stacked(path, framed)):
+        if len(tables_of_objects) == len(content) > 1 and (stacked := _stacked(path, tables_of_objects)):
             return stacked
         remaining = [*joined_records(tables).values()] if "rows" not in tables else []
         joined = remaining[0] if len(remaining) == 1 < len(tables) else []
