@@ -54,10 +54,8 @@ class Commands(typer.core.TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; import a command of another package only when the user calls the command."""
-        own, further = (
-            super().get_command(ctx, cmd_name),
-            entry_points(group=COMMANDS, name=cmd_name),
-        )
+        own = super().get_command(ctx, cmd_name)
+        further = entry_points(group=COMMANDS, name=cmd_name)
         return own or (_load_command(*further) if further else None)
 
 
@@ -301,7 +299,7 @@ def train(
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
     options.command_line["source"] = recipe.data.dataset_name
     for notice in recipe.notices if options.is_first_process() and not as_json else ():
-        options.complain(notice)
+        options.complain(str(notice))
     from badpo.runs.run import plan_run, run_folder, train_run
 
     if dry_run:

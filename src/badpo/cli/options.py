@@ -312,23 +312,22 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def say(what: Any) -> None:
+def say(what: str | Path) -> None:
     """Print text for people immediately; escape control characters that come from files and tables."""
     try:
         print(written_out(str(what)), flush=True)
     except OSError as error:
         # the output is redirected, because the interpreter would report the error again when it flushes the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(
-            error, BrokenPipeError
-        ):  # if a pipe is broken, nobody reads the output any more, so this is not an error
+        # if a pipe is broken, nobody reads the output any more, so this is not an error
+        if not isinstance(error, BrokenPipeError):
             complain(f"the output cannot be written: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
 
 
-def complain(what: Any) -> None:
+def complain(what: str) -> None:
     """Print text for people on standard error."""
-    print(written_out(str(what)), file=sys.stderr, flush=True)
+    print(written_out(what), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -337,13 +336,13 @@ def print_json(value: Any) -> None:
     say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
-def announce(source: Any, as_json: bool) -> None:
+def announce(source: str | Path, as_json: bool) -> None:
     """Print the name of a source before badpo loads the library that reads the source."""
     if not as_json:
         say(f"reading {source}")
 
 
-def print_result(as_json: bool, value: Any, text: Any) -> None:
+def print_result(as_json: bool, value: Any, text: str | Path) -> None:
     """Print the result of a command as JSON for programs, or as text for people."""
     print_json(value) if as_json else say(text)
 

@@ -181,7 +181,7 @@ def watch(
         alpha=alpha,
         **reading,
     )
-    options.print_result(as_json, result.summary, result)
+    options.print_result(as_json, result.summary, str(result))
 
 
 def _use_one_thread() -> None:

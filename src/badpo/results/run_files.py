@@ -384,19 +384,16 @@ class MeasuredRuns:
     def estimate(self, arm: str, *place: str) -> Estimate | None:
         """Return an arm's estimate of a metric over its seeds; None if no run of the arm has the metric."""
         read = {run.seed: run.reading(*place) for run in self.of(arm)}
-        known = {seed: r for seed, r in read.items() if r is not None}
-        found = {seed: r for seed, r in known.items() if math.isfinite(r.estimate)}
-        if not found:
+        known = {seed: r for seed, r in read.items() if r is not None and math.isfinite(r.estimate)}
+        found = _combine_seeds(known)
+        if found is None:
             return None
-        values = {seed: reading.estimate for seed, reading in found.items()}
-        (interval, *more) = found.values()
-        interval = t_interval(list(values.values())) if more else interval
         if place[0] in ("votes", "ceiling") or (
             place[0] == "best_rates" and not is_continuous(self.configs.get(place[1], {}))
         ):  # the interval of a share stays between 0 and 1
-            low, high = np.clip([interval.low, interval.high], 0.0, 1.0).tolist()
-            interval = replace(interval, low=low, high=high)
-        return Estimate(interval, values)
+            low, high = np.clip([found.interval.low, found.interval.high], 0.0, 1.0).tolist()
+            return replace(found, interval=replace(found.interval, low=low, high=high))
+        return found
 
     def count(self, *place: str, arm: str = "") -> str:
         """Return the sample size of a metric, over all runs or an arm's runs, as text; empty if it is not recorded."""
@@ -508,8 +505,11 @@ def _combine_seeds(found: Mapping[int, Interval]) -> Estimate | None:
     """Return the interval of a single seed, or Student's t interval over several seeds; None if there are no seeds."""
     if not found:
         return None
-    (first, *more), values = found.values(), {seed: one.estimate for seed, one in found.items()}
-    return Estimate(t_interval(list(values.values())) if more else first, values)
+    values = {seed: one.estimate for seed, one in found.items()}
+    if len(found) > 1:
+        return _average_seeds(values)
+    (interval,) = found.values()
+    return Estimate(interval, values)
 
 
 def _average_seeds(values: Mapping[int, float]) -> Estimate:
