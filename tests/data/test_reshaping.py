@@ -646,6 +646,42 @@ def test_columns_that_a_database_would_compute_are_refused_and_virtual_tables_ar
         read_table(path)
 
 
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_ranking_in_a_list_numbers_the_answers_from_zero_or_one(start):
+    rows = []
+    for i, (prompt, who) in enumerate(zip(PROMPTS, WHO, strict=True)):
+        best_first = [(i + k) % 4 for k in range(4)]
+        answers = [A[i] if k == best_first[0] else f"no {k}" for k in range(4)]
+        ranking = [start + k for k in best_first]
+        rows.append({"prompt": prompt, "responses": answers, "ranking": ranking, "rater": who})
+    judgments = Judgments.read(rows, attributes="length")
+    longer = judgments.delta[:, 0] * judgments.votes["sign"]
+    assert judgments.n_votes == 3 * N and (longer > 0).all()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("n_prefer_a", "n_prefer_b", "n_tie"),
+        ("num chosen 1", "num chosen 2", "ties"),
+        ("A votes count", "B votes count", "equal"),
+    ],
+)
+def test_columns_of_counts_are_known_by_their_names(names):
+    counted = [(2, 1, 1) if won else (0, 3, 0) for won in A_WON]
+    judgments = read(table(**dict(zip(names, zip(*counted, strict=True), strict=True))))
+    assert judgments.n_votes == 3 * N and judgments.dropped["n"].sum() == sum(A_WON)
+
+
+def test_texts_that_are_lists_of_turns_are_joined():
+    lists = {
+        name: [json.dumps([text, None, "and"]) for text in texts]
+        for name, texts in (("response_a", A), ("response_b", B))
+    }
+    judgments = read(table(rater=WHO, winner=labels("a", "b")).assign(**lists))
+    assert judgments.comparisons["response_a"].tolist()[0] == f"{A[0]}\n\nand"
+
+
 SIDES_IN_OBJECTS = {
     "ids": ("pair", "id", "text", ("A", "B")),
     "ids of answers in a list": ("responses", "id", "answer", ("A", "B")),

@@ -47,7 +47,8 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
 
     If a column has neither arrays nor texts that hold chat messages, lists or objects, the function returns the column
-    unchanged. JSON texts that may be prompts or responses are not converted.
+    unchanged. JSON texts that may be prompts or responses are not converted, unless each text is a list of the turns of
+    a dialogue.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -65,11 +66,30 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     )
     is_text = re.fullmatch(OF_TEXTS, folded(name)) and not is_vote
     has_parts = isinstance(value, dict) or (isinstance(value, list) and len(value) > 0)
+    if (
+        isinstance(value, list)
+        and not is_dialogue
+        and columns_named([name], (*PAIR, "chosen", "rejected"))
+    ):
+        turns = column.map(_join_turns, na_action="ignore")
+        return turns if turns.notna().equals(column.notna()) else column
     if not is_dialogue and (is_text or not has_parts):
         return column
     values = column.map(lambda cell: parsed(cell) if isinstance(cell, str) else cell, na_action="ignore")
     values = values.map(_without_arrays)
     return values if values.notna().equals(column.notna()) else column
+
+
+def _join_turns(cell: Any) -> str | None:
+    """Join the turns in a text such as ``["Why?", "Because."]``; return None for other cells."""
+    turns = parsed(cell) if isinstance(cell, str) else None
+    if (
+        not isinstance(turns, list)
+        or not turns
+        or not all(isinstance(turn, str | None) for turn in turns)
+    ):
+        return None
+    return "\n\n".join(filter(None, turns))
 
 
 def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:

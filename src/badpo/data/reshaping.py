@@ -4,7 +4,7 @@ import html
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -879,7 +879,8 @@ def _places(
         used = best[:1] + (worst[:1] if best else [])
     columns = [frame[name].to_numpy(dtype=object) for name in answers.values()]
     known = {form: i for i, names in enumerate(called) for form in names if form}
-    if used and "0" not in known and "0" in few_labels(frame[used[0]]):
+    ranked = {str(one) for name in used for cell in frame[name].dropna() for one in _flat_ranking(cell)}
+    if "0" not in known and {"0", "0.0"} & ranked:
         known = {str(i): i for i in range(len(keys))}  # the ranking numbers the answers from 0
     places = np.full((len(frame), len(keys)), np.nan)
     for row, cells in enumerate(zip(*(frame[name] for name in used), strict=True)):
@@ -921,6 +922,10 @@ def _groups_in(cell: Any) -> list[list[str]]:
         return [[one] for one in cell]
     places = re.split(r"[>≻]+", str(cell)) if ">" in str(cell) else re.split(r"[\s,;]+", str(cell))
     return [[one.strip() for one in place.split("=")] for place in places]
+
+
+def _flat_ranking(cell: Any) -> Iterator[str]:
+    return itertools.chain.from_iterable(_groups_in(cell))
 
 
 def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:

@@ -766,6 +766,14 @@ _ELSE = {
 }
 
 
+# words for a number, and words that say what the counted people did, as in the column name n_prefer_a
+_NUMBER = "(?:n|num|no|number_of|number|count|counts|anzahl)"
+_CHOSEN_BY = (
+    "prefer|prefers|preferred|preferring|chose|chosen|choosing|picked|picks|selected|voted|votes|voters|raters|"
+    "people"
+)
+
+
 # Patterns for pairs of columns whose names differ only in the word for the side; {} stands for the word.
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
@@ -787,7 +795,8 @@ _NAMED_PAIRS = {
         [*SIDES.items()],
         r"(?:n_|num_)?(?:(?:up_?)?votes|wins|count|n|likes|votos|voti|voix|stimmen|stemmen|röster)_"
         r"(?:(?:for|pour|para|per|für|voor|för)_)?{}|{}_(?:(?:up_?)?votes|wins|count|likes|on|(?:is_)?better)|"
-        r"winner_(?:model_)?{}",
+        r"winner_(?:model_)?{}|"
+        + rf"{_NUMBER}_(?:{_CHOSEN_BY})_(?:for_)?{{}}|{{}}_(?:{_CHOSEN_BY})_{_NUMBER}",
     ),
 }
 
