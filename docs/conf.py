@@ -135,7 +135,7 @@ def write_options(_app) -> None:
 
 
 def for_the_site(_app, *told) -> None:
-    """Replace file names in links by page titles, and link to the copies of pages outside of the docs."""
+    """Replace file names in links with page titles, and link to the copies of pages outside of the docs."""
     text = told[-1]
     text[0] = re.sub(r"\[[\w/]+\.md\]\(", "[](", text[0])
     for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG"):

@@ -476,7 +476,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return flipped - logsigmoid(logits) * (1 - smoothing)
 
     def _log_rewards(self, policy: Tensor, reference: Tensor, bias: Tensor) -> None:
-        """Replace the rewards that TRL logged, which contain the bias, by rewards of the policy alone."""
+        """Log the rewards of the policy alone instead of TRL's rewards, which include the bias."""
         rewards = self.beta * (policy - reference)
         rows = torch.cat([rewards, bias.to(rewards)[None]]).T.contiguous()
         # means over contiguous rows are rounded in the same way as in TRL

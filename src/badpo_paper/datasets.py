@@ -75,7 +75,7 @@ def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
 
 
 def describe_bias(judgments: Judgments) -> list[str]:
-    """Describe the bias of the votes before training: the log-odds of the pool for each attribute."""
+    """Describe the bias in the votes: the log-odds with which the pool chooses the side with each attribute."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"

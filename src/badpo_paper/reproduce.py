@@ -156,7 +156,7 @@ def run_suites(reproduction: Reproduction, progress: Progress, jobs: int = 1) ->
 
 
 def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
-    """Read the tables and patterns of a suite from its finished runs and their votes."""
+    """Compute the tables of a suite, and test the paper's statements about them, from its finished runs."""
     reproduction, scale = replace(reproduction, suites=[suite]), reproduction.scale
     runs = {corpus: find_runs(suite, corpus, reproduction) for corpus in suite.corpora()}
     tables = [

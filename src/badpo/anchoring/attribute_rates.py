@@ -80,7 +80,7 @@ def signature_rates(
     contexts: Sequence[TokenIds],
     editor: SignatureSwap,
 ) -> RateTable:
-    """Measure the attribute rates of signatures from the probabilities of all names of the pool after each context.
+    """Compute how often signatures have each attribute, from the probability of every name after each context.
 
     If one name is the beginning of another name (Malik, Malika), the probability of the shorter name excludes the
     longer name. The paper's readout adds the probability of the longer name to the shorter name too.

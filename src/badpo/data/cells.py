@@ -334,7 +334,7 @@ def as_ratings(column: pd.Series) -> Floats:
     """Return the ratings in a column as numbers.
 
     A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If a column has only one
-    distinct negative number, and this number is a usual code for a missing value such as -99, it is replaced by NaN.
+    distinct negative number, and this number is a usual code for a missing value such as -99, it is replaced with NaN.
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
@@ -617,9 +617,9 @@ def likely_annotators(table: Table) -> list[str]:
 def _reason_for_annotators(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
     """Return the reason why a column may hold annotators, or an empty string if there is none.
 
-    The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if all votes on a comparison
-    have different values. The reason is ``codes`` if the values are codes such as ``p07``, and ``names`` if the values
-    are names of people. Dates, values that rarely repeat and values that depend only on the prompt are not taken for
+    The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if no value of
+    the column occurs twice among the votes on one comparison. The reason is ``codes`` if the values are codes such as
+    ``p07``, and ``names`` if the values are names of people. Dates, values that rarely repeat and values that depend only on the prompt are not taken for
     annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()

@@ -673,7 +673,7 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
 
 
 def _with_names_of_places(table: Table) -> Table:
-    """Replace labels that name places by the names of the answers in these places, and return the table.
+    """If labels name places such as left and right, replace them with the names of the answers in these places.
 
     The table must have columns such as ``left_model`` and ``right_model``, which name the answer in each place.
     """

@@ -180,7 +180,7 @@ def flatten(table: Table) -> Table:
 
 
 def _with_values_by_id(table: Table) -> Table:
-    """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, by lists of the values; return the table.
+    """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, with lists of the values; return the table.
 
     A mapping is replaced if another column holds a list of objects with the same ids in each row. The values of the
     mapping are listed in the order of the objects in the other column.

@@ -264,7 +264,7 @@ def as_argument(path: Any) -> str:
 
 
 def written_out(text: str) -> str:
-    r"""Replace control characters, and characters that change the reading direction, by codes such as ``\u001b``."""
+    r"""Replace control characters, and characters that change the reading direction, with codes such as ``\u001b``."""
     # these are the escape codes of JSON
     written = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return written.encode("utf-8", "backslashreplace").decode("utf-8")

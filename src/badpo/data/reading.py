@@ -633,7 +633,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
-    """Replace each cell of a column that contains a raw annotator id by a pseudonym; return all cells.
+    """Replace each cell of a column that contains a raw annotator id with a pseudonym; return all cells.
 
     If a cell contains a raw id, all cells of the column become text. Otherwise the cells are returned unchanged.
     """

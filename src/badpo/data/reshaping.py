@@ -282,7 +282,7 @@ def _without_trials(table: Table) -> Table:
 
 
 def _counts_of_shares(table: Table) -> Table:
-    """Return the table with counts of votes, if it has the share of votes for each side and the number of annotators.
+    """If a table has vote shares and numbers of annotators, return the table with counts of votes instead.
 
     The shares of votes are fractions or percentages. If the two shares add up to less than 100 %, the remaining
     annotators count as ties.
@@ -537,7 +537,7 @@ def _names_in(cell: Any) -> list[str]:
 
 
 def _votes_of_both_orders(table: Table) -> Table:
-    """Return a table with a row for each verdict, if each pair was judged in both orders of the answers.
+    """If each pair was judged twice, once in each order, return a table with one row for each verdict.
 
     The labels for the second order name places on the screen, so badpo exchanges the sides of these labels. If a pair's
     two labels are equal more often than expected by chance, the labels name the answers, and badpo does not exchange

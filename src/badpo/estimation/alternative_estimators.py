@@ -15,7 +15,7 @@ from badpo.estimation.log_odds import LEVEL, NO_SPREAD, dependent_columns, summe
 from badpo.estimation.newton import Curvature, QualityModel
 from badpo.theory import Floats, Ints
 
-# Prior standard deviation of the strength of a model that wrote responses.
+# Prior standard deviation of model strengths; the models wrote the responses that annotators compare.
 STRENGTH_PRIOR = 1.0
 # Largest number of Newton steps; the iteration also ends if a step is shorter than the tolerance.
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
@@ -26,7 +26,7 @@ LARGEST_FIT, FIT_ROUNDS = 2000, 40
 # Power for which the smallest detectable difference is computed.
 POWER = 0.8
 # Between-annotator standard deviation that counts as relevant, in standard deviations of the compared values.
-# A standard deviation of 0.3 corresponds to annotators who choose side a in 35 % or 65 % of their votes, not in 50 %.
+# For a share of votes around 50 %, a standard deviation of 0.3 means shares of about 35 % and 65 %.
 RELEVANT = 0.3
 
 

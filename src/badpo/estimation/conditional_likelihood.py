@@ -236,12 +236,12 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
 def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
     r"""Sum over all sets of winners by evaluating a generating polynomial on the unit circle.
 
-    Let every vote win independently with a probability p, after a shift of the logits that makes the expected number of
-    wins about ``n_wins``. A shift of all logits does not change the conditional distribution of the winners given the
-    number of wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The mean of this
-    function's values times :math:`w^{-s}`, over the N-th roots of unity w, is the probability of s wins, or of s plus
-    or minus N, 2N, ... wins. This computation does not divide by differences of logits, so equal logits are no special
-    case (Fernandez and Williams, 2010).
+    Suppose that the votes win independently, with probabilities p from logits that were shifted so that the expected
+    number of wins is about ``n_wins``. A shift of all logits does not change the conditional distribution of the
+    winners given the number of wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`.
+    The mean of this function's values times :math:`w^{-s}`, over the N-th roots of unity w, is the probability of s
+    wins, or of s plus or minus N, 2N, ... wins. This computation does not divide by differences of logits, so equal
+    logits are no special case (Fernandez and Williams, 2010).
 
     If the standard deviation of the number of wins is :math:`\sigma`, :math:`N = 9 \sigma + 13` is enough: N more or
     fewer wins have a probability below e^-39 (Bennett's inequality). At the angle a the product is at most

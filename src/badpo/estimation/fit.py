@@ -56,7 +56,7 @@ NO_INFORMATION = 1e-12
 WHOLE = 1 - 1e-9
 # Two teams of annotators count as weakly joined if the ratio R in `find_weakly_joined_teams` exceeds this value.
 WEAKEST_JOINT = 10.0
-# Smallest standard error, in log-odds, of the difference in bias between two weakly joined teams of annotators.
+# Two teams are weakly joined if the difference in their biases has at least this standard error, in log-odds.
 LARGE_ERROR = 0.25
 # Largest root mean square, in log-odds, of the standard errors of individual biases in a weakly joined team.
 HALF_KNOWN = 1.0
@@ -101,7 +101,7 @@ class BiasEstimates:
     df : array of shape (m, q)
         Degrees of freedom of Student's t for the confidence interval; infinite if errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
-        The same, except that an infinite bias is replaced by one Newton step from the mean of the others. This is the
+        The same, except that an infinite bias is replaced with one Newton step from the mean of the others. This is the
         estimate that a prior around the others needs. NaN if the error is not known.
     status : object array of shape (m, q)
         "ok"; "separated_high" or "separated_low" for an infinite bias; "anchored"; "insufficient" for an estimate
@@ -778,7 +778,7 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""For each attribute, divide the annotators into teams if only few votes compare the biases of the teams.
+    r"""Divide the annotators into teams, for each attribute, if few votes compare the biases of different teams.
 
     Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
     eigenvector of the smallest nonzero eigenvalue of L. Each position in this order divides the annotators into a set A

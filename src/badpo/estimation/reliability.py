@@ -31,7 +31,7 @@ from badpo.theory.identifiability import bias_design
 
 # If two sides differ in an attribute by less than this value, in standard units, they count as equal.
 SAME = 0.25
-# Equally spaced nodes of a comparison's quality, in standard deviations of the quality.
+# Equally spaced grid points for the quality of a comparison, in standard deviations of the quality.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
 # Grid of between-annotator standard deviations of reliability, whose mean is 1, and scale of their half-normal prior.
@@ -356,7 +356,7 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     The votes do not separate m from bias, so m has the prior of the line in reliability (`adjust_for_reliability`). The
     reliability of the classes is estimated as in `fit_reliability`, with one slope for all annotators of a class.
 
-    In ``votes``, annotators are replaced by their classes; -1 stands for an annotator without a class.
+    In ``votes``, annotators are replaced with their classes; -1 stands for an annotator without a class.
 
     Examples
     --------
@@ -390,7 +390,7 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
 
 
 class _Expansion(NamedTuple):
-    """Marginal likelihood at given slopes of the annotators, and its derivatives by Louis's formula.
+    """Marginal likelihood for given annotator slopes, with derivatives from Louis's formula.
 
     ``random_ratio`` is the log-likelihood ratio of each annotator's slope being 0, with the other slopes unchanged.
     """
@@ -478,7 +478,7 @@ def _maximize(
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
-    """Inverse and log-determinant of a matrix; negative eigenvalues are replaced by their absolute values."""
+    """Inverse and log-determinant of a matrix; negative eigenvalues are replaced with their absolute values."""
     try:
         return inverted(matrix)
     except LinAlgError:
@@ -528,10 +528,10 @@ class AdjustedBiases(NamedTuple):
 def find_unexplained_choices(votes: Votes) -> Bools:
     r"""Mark the annotators whose choices low reliability cannot explain; the shape is (n_annotators, n_attributes).
 
-    Low reliability moves the share of an annotator's votes for the side with more of the attribute toward one half.
+    If an annotator is unreliable, about half of the annotator's votes are for the side with more of the attribute.
     Annotator k casts :math:`n_k` votes, of which the share :math:`s_k` is for the side with the attribute, and the
-    pool's share is :math:`S`. Low reliability does not explain the annotator's choices if :math:`s_k` is outside the
-    range from 1/2 to S by more than ``BEYOND`` standard errors z:
+    pool's share is :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` lies outside the
+    range from 1/2 to S, and its distance z from this range exceeds ``BEYOND`` standard errors:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)

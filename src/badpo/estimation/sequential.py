@@ -90,7 +90,7 @@ def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
     r"""Log-likelihood ratio of a lower reliability against the co-voters' reliability, if the sides do not differ.
 
     An annotator with a lower reliability votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead
-    of :math:`p / (1 - p)`. The function computes the ratio for each :math:`\kappa` of a grid.
+    of :math:`p / (1 - p)`. The function computes the ratio on a grid of values of :math:`\kappa`.
 
     Examples
     --------

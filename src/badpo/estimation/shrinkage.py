@@ -536,7 +536,7 @@ def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
 
     The function returns the index of the first group of each kind, and the kind of each group.
 
-    The function replaces each value by a random 64-bit number and compares the groups' sums. The probability that two
+    The function replaces each value with a random 64-bit number and compares the groups' sums. The probability that two
     of a million different groups have the same sum is below 1e-7.
     """
     numbers = np.random.default_rng(0).integers(2**64, size=value.max() + 1, dtype=np.uint64)

@@ -187,7 +187,7 @@ class AnchoredFit:
         return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
-        """Fit theta of all annotators before the first training step, (n_annotators, n_attributes)."""
+        """Fit theta before the first training step; return an array of shape (n_annotators, n_attributes)."""
         n, q = self.start.shape
         groupings = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
         used = [grouping.cpu() for part, grouping in groupings.items() if part in self.bias.parts]

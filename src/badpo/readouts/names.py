@@ -21,7 +21,7 @@ class Name:
     black: int
 
 
-# Cell -> (woman, black). The order of the cells matters, because random cells are drawn by their position.
+# Cell -> (woman, black). Do not reorder the cells: a seed draws cells by their index in this dict.
 CELLS = {
     "white_woman": (1, 0),
     "white_man": (0, 0),

@@ -370,7 +370,7 @@ def _round_content(value: Any, key: str, step: float) -> Any:
 
 
 def _round_part(match: re.Match[str]) -> str:
-    """Replace "N of TOTAL" by words, such as "most of TOTAL", if N and TOTAL would be rounded to the same number."""
+    """Replace "N of TOTAL" with words, such as "most of TOTAL", if N and TOTAL would be rounded to the same number."""
     n, whole = (int(number.replace(",", "")) for number in match.group(1, 3))
     if not n or rounded_count(n) != rounded_count(whole):
         return match[0]

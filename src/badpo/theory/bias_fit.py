@@ -29,7 +29,7 @@ def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor
     """Return a function of the logits that computes the first and second derivative of each judgment's loss.
 
     ``losses(margins, bias_logits, sign)`` is elementwise, like `badpo.theory.likelihood.judgment_loss`. A negative
-    second derivative is replaced by 0, so that a Newton step never increases a loss that is not convex.
+    second derivative is replaced with 0, so that a Newton step never increases a loss that is not convex.
 
     Examples
     --------

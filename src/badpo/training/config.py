@@ -396,7 +396,7 @@ class BADPOConfig(TrainingArguments):
         for key in REFUSED:
             if key not in ALLOWED_IN_PYTHON and key != selecting_key:
                 value = getattr(self, key, None)
-                # if the argument is an enumeration member of transformers, badpo checks the value of the member
+                # transformers converts some arguments to members of an enum; badpo checks the value of the member
                 if reason := refusal(key, getattr(value, "value", value)):
                     yield reason
 

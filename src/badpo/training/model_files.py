@@ -50,7 +50,7 @@ _TEMPLATE_NAME = re.compile(r"[\w-]+")
 _MAX_LAYERS, _MAX_RANK = 1_000, 10_000
 # Maximum lora_alpha, which is a factor of the adapter's weights; values in use are below 1,000.
 _MAX_ALPHA = 1e6
-# Keys that contain the number of layers in the configurations of transformers models.
+# Configuration keys for the number of layers; the key depends on the model type.
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 
 

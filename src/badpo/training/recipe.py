@@ -579,7 +579,7 @@ def make_relative(path: str, folder: Path) -> str:
 
 
 def _resolve_paths(file: YamlFile, folder: Path) -> YamlFile:
-    """Replace paths relative to a run folder by paths relative to the current folder, or by absolute paths."""
+    """Replace paths relative to a run folder with paths relative to the current folder, or with absolute paths."""
     values = dict(file.values)
     for name in PATHS:
         value = values.get(name)
