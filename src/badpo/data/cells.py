@@ -617,10 +617,10 @@ def likely_annotators(table: Table) -> list[str]:
 def _reason_for_annotators(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
     """Return the reason why a column may hold annotators, or an empty string if there is none.
 
-    The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if no value of
-    the column occurs twice among the votes on one comparison. The reason is ``codes`` if the values are codes such as
-    ``p07``, and ``names`` if the values are names of people. Dates, values that rarely repeat and values that depend only on the prompt are not taken for
-    annotators.
+    The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if no value of the column
+    occurs twice among the votes on one comparison. The reason is ``codes`` if the values are codes such as ``p07``, and
+    ``names`` if the values are names of people. Dates, values that rarely repeat and values that depend only on the
+    prompt are not taken for annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()
     n, labels = ids.nunique(), ids.unique()
