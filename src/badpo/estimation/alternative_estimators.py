@@ -1,4 +1,4 @@
-"""Estimate biases if every comparison has only one vote, with or without a known quality of the responses."""
+"""Estimate biases from comparisons with one vote each, whether or not the quality of the responses is known."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,15 +17,15 @@ from badpo.theory import Floats, Ints
 
 # Prior standard deviation of model strengths; the models wrote the responses that annotators compare.
 STRENGTH_PRIOR = 1.0
-# Largest number of Newton steps; the iteration also ends if a step is shorter than the tolerance.
+# Largest number of Newton steps; the iteration ends earlier if a step is shorter than the tolerance.
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
 # Gauss-Hermite nodes and weights for the quality of a comparison, which has a normal prior.
 NODES = np.polynomial.hermite_e.hermegauss(15)
-# Largest number of comparisons for the EM fit of the quality prior, and number of EM iterations.
+# Largest number of comparisons used to fit the quality prior by EM, and number of EM iterations.
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
-# Power for which the smallest detectable difference is computed.
+# Power at which the smallest detectable difference is computed.
 POWER = 0.8
-# Between-annotator standard deviation that counts as relevant, in standard deviations of the compared values.
+# Relevant size of the between-annotator standard deviation, relative to the standard deviation of the values.
 # For a share of votes around 50 %, a standard deviation of 0.3 means shares of about 35 % and 65 %.
 RELEVANT = 0.3
 
@@ -145,7 +145,7 @@ def pooled_sums(
 
 
 class ExchangeTest(NamedTuple):
-    """Result of a test whether values depend on the annotator: one p-value per column, and the power of the test.
+    """Result of testing whether values depend on the annotator: one p-value per column and the power of the test.
 
     ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
     test detects with a power of 80 %. ``power`` is the power for the standard deviation `RELEVANT`. The significance
@@ -217,9 +217,10 @@ class QualityPrior:
     def posterior(
         self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
     ) -> tuple[Floats, Floats]:
-        """Quadrature nodes of each comparison's quality and their posterior probabilities, (n_comparisons, n_nodes).
+        """Return quadrature nodes for each comparison's quality, with the posterior probabilities of the nodes.
 
-        The votes must be sorted by comparison, and each comparison must have at least one vote.
+        Both arrays are of shape (n_comparisons, n_nodes). The votes must be sorted by comparison, and each comparison
+        must have at least one vote.
         """
         value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
         # -log P(s_j) = log(1 + exp(-s_j v_c) exp(-s_j x_j)), with one exponential for each comparison, node and side

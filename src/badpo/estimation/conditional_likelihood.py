@@ -28,9 +28,9 @@ from badpo.theory import Array, Floats, Ints
 # Largest number of votes on a comparison for which all possible sets of winners are listed.
 # If a comparison has more votes, the sum over all sets of winners is computed from a generating polynomial.
 LARGEST_LISTED = 10
-# Largest number of roots of unity, and the share of the sum below which a root is left out.
+# Largest number of roots of unity; a root is left out if it contributes less than this share of the sum.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
-# Largest number of bisection steps for the expected number of wins, and largest accepted error of this number.
+# Largest number of bisection steps that match the expected number of wins, and largest accepted error.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
 # Largest number of entries of an intermediate array, so that the array fits into the processor's cache.
 AT_ONCE = 2**18
@@ -127,7 +127,7 @@ class ComparisonBlocks:
 
     @cached_property
     def _layout(self) -> tuple[Array, Array]:
-        """Column indices and row pointers of the block-diagonal `matrix`, as the CSR format needs them."""
+        """Column indices and row pointers that store the block-diagonal `matrix` in the CSR format."""
         length = self.sizes[self.comparison]
         ends = np.append(0, np.cumsum(length))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
@@ -190,7 +190,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
         chance = (share * won).real.sum(axis=2).T
         halves = (np.sqrt(share) * (won - chance.T[:, :, None])).transpose(1, 0, 2)
         real, imaginary = map(np.ascontiguousarray, (halves.real, halves.imag))
-        # numpy multiplies a matrix by its own transpose in half the time of a general product
+        # numpy multiplies a matrix by its own transpose in half the time that a general product takes
         covariance = real @ real.transpose(0, 2, 1)
         covariance -= imaginary @ imaginary.transpose(0, 2, 1)
         each = np.arange(size)
@@ -217,7 +217,7 @@ def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
 
 @cache
 def _sets_of_winners(size: int, n_wins: int) -> Floats:
-    """Indicator matrix of all sets of ``n_wins`` winners among ``size`` votes, with one row per set."""
+    """List all sets of ``n_wins`` winners among ``size`` votes as an indicator matrix with one row per set."""
     members = np.zeros((math.comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
@@ -225,7 +225,7 @@ def _sets_of_winners(size: int, n_wins: int) -> Floats:
 
 
 def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
-    """Weight of each set of winners relative to the largest weight, their sum, and the log of the largest weight."""
+    """Return the sets' relative weights, the sum of the relative weights, and the log of the largest weight."""
     weight = members @ logits.T
     highest = weight.max(axis=0)
     weight -= highest
@@ -234,14 +234,14 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
-    r"""Sum over all sets of winners by evaluating a generating polynomial on the unit circle.
+    r"""Compute the sum over all sets of winners by evaluating a generating polynomial on the unit circle.
 
     Suppose that the votes win independently, with probabilities p from logits that were shifted so that the expected
-    number of wins is about ``n_wins``. A shift of all logits does not change the conditional distribution of the
-    winners given the number of wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`.
-    The mean of this function's values times :math:`w^{-s}`, over the N-th roots of unity w, is the probability of s
-    wins, or of s plus or minus N, 2N, ... wins. This computation does not divide by differences of logits, so equal
-    logits are no special case (Fernandez and Williams, 2010).
+    number of wins is about ``n_wins``. Shifting all logits by the same amount does not change the conditional
+    distribution of the winners given the number of wins. The number of wins has the generating function :math:`\prod_j
+    (1 - p_j + p_j w)`. The mean of this function's values times :math:`w^{-s}`, over the N-th roots of unity w, is the
+    probability of s wins, or of s plus or minus N, 2N, ... wins. This computation never divides by a difference between
+    logits, so equal logits need no special treatment (Fernandez and Williams, 2010).
 
     If the standard deviation of the number of wins is :math:`\sigma`, :math:`N = 9 \sigma + 13` is enough: N more or
     fewer wins have a probability below e^-39 (Bennett's inequality). At the angle a the product is at most
@@ -279,7 +279,7 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Arr
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
-    """Find by bisection a shift of each comparison's logits that makes the expected number of wins about ``n_wins``."""
+    """Use bisection to find the logit shifts with which about ``n_wins`` wins are expected on each comparison."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
     for _ in range(MOST_HALVINGS):
@@ -308,7 +308,7 @@ class KnownWins(QualityModel):
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Yield each run of comparisons, its votes' logits, indicators of votes for a, and counts of votes for a."""
+        """Yield each run of comparisons with its votes' logits, indicators of votes for a, and vote counts for a."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]

@@ -1,9 +1,9 @@
 """Estimate annotators' biases from votes, and find the biases that are infinite or not identified.
 
 A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's default
-estimator, `fit_conditional`, conditions on how many votes on a comparison chose response a, so that the quality of the
-responses cancels. `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison.
-In this module a "bias" is the bias of one annotator toward one attribute.
+estimator, `fit_conditional`, conditions on how many votes on a comparison chose response a, so the quality of the
+responses cancels out. `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per
+comparison. In this module a "bias" is the bias of one annotator toward one attribute.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from badpo.theory.identifiability import (
 
 # Two logits change equally along a direction of recession if their changes differ by less than this tolerance.
 SAME = 1e-4
-# Relative precision with which `has_expected_rank` checks the identified biases of a large design matrix.
+# Relative precision of the check in `has_expected_rank` if the design matrix is large.
 CONFIRMED = 1e-5
 # If an entry of the gradient is larger than this value, the fit has not reached a maximum.
 REACHED = 1e-6
-# If an annotator's votes have less information than this value, they determine neither a bias nor a Newton step.
+# An annotator's votes determine neither a bias nor a Newton step if their information is below this value.
 NO_INFORMATION = 1e-12
-# If one cluster has more than this share of the information about a bias, the clustered error cannot be estimated.
+# If one cluster contains more than this share of the information about a bias, no clustered error can be estimated.
 WHOLE = 1 - 1e-9
 # Two teams of annotators count as weakly joined if the ratio R in `find_weakly_joined_teams` exceeds this value.
 WEAKEST_JOINT = 10.0
-# Two teams are weakly joined if the difference in their biases has at least this standard error, in log-odds.
+# Smallest standard error, in log-odds, of the difference in bias between two weakly joined teams.
 LARGE_ERROR = 0.25
-# Largest root mean square, in log-odds, of the standard errors of individual biases in a weakly joined team.
+# Largest root mean square, in log-odds, of the individual biases' standard errors in a weakly joined team.
 HALF_KNOWN = 1.0
 # Smallest number of annotators in a weakly joined team.
 SMALLEST_TEAM = 3
@@ -284,7 +284,7 @@ class ArrangedVotes:
         return differs[self.comparison]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Count the chosen votes of each annotator, with one column for each attribute."""
+        """Count each annotator's chosen votes; the result has one column per attribute."""
         return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
@@ -328,7 +328,7 @@ def arrange_votes(
 
 
 def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes:
-    """Remove the votes of annotators with infinite biases until every remaining bias is finite.
+    """Repeatedly remove the votes of annotators with infinite biases until every remaining bias is finite.
 
     The estimate of a bias is infinite if all informative votes of the annotator are for one side. An infinite bias
     predicts the annotator's informative votes without error, so the other biases are estimated without these votes.
@@ -366,7 +366,7 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
     A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
     increases more than a winning vote's logit. In a direction that is not a direction of recession, the likelihood
-    decreases eventually. Along a direction of recession the likelihood keeps increasing or stays constant. A vote
+    eventually decreases. Along a direction of recession the likelihood keeps increasing or stays constant. A vote
     becomes certain if the change of its logit along the direction differs from the smallest change among the winning
     votes on the same comparison. The likelihood of the votes that do not become certain stays constant along the
     direction.
@@ -417,7 +417,7 @@ class IdentifiedBiases:
         return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
 
     def centered(self, values: Floats) -> Floats:
-        """Center the values of biases, along the first axis, at the mean of each group of biases."""
+        """Center values along the first axis, which enumerates the biases, at the mean of each group of biases."""
         return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
     def centered_variance(self, variance: Floats) -> Floats:
@@ -513,7 +513,7 @@ class _Fit:
 
     @cached_property
     def _information(self) -> Floats:
-        """Negative derivative of each vote's score with respect to its annotator's biases, (n_votes, n_attributes)."""
+        """Minus the derivative of each vote's score with respect to the biases of the vote's annotator."""
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)
@@ -546,7 +546,7 @@ class _Fit:
         """Variance of every deviation, clustered."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information about each annotator's biases if the biases of other annotators are known; 1 for inactive biases.
+        # Information about each annotator's biases when the other annotators' biases are known; 1 for inactive biases.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)
@@ -560,7 +560,7 @@ class _Fit:
 def clustered_variance_ratios(
     bias: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_biases: int
 ) -> tuple[Floats, Floats]:
-    r"""Ratio of the clustered variance of each bias to its variance for independent votes, and degrees of freedom.
+    r"""Return each bias's ratio of clustered variance to variance for independent votes, and its degrees of freedom.
 
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
         \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
@@ -712,7 +712,7 @@ def _step_from_mean(
     logits = (biases[all_votes.annotator] * all_votes.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
-    # a vote with a probability below one half gets the information of even odds, 0.25, which shortens the Newton step
+    # a vote with a probability below one half gets an information of 0.25, as at even odds, to shorten the step
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * all_votes.delta, information[:, None] * all_votes.delta**2
     slope, bend = (summed(all_votes.annotator, each, len(biases)) for each in pieces)
@@ -743,11 +743,11 @@ def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informe
 
 
 def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
-    """Mean of identified biases, with one standard error for these annotators and one for a population of annotators.
+    """Mean of the identified biases, with a standard error for these annotators and one for a population of annotators.
 
     The standard error for these annotators is clustered by comparison or by prompt, because a bias may differ between
-    comparisons. The standard error for a population adds the between-annotator variance of biases that the errors of
-    the estimates do not explain.
+    comparisons. The standard error for a population also includes the between-annotator variance of biases that the
+    errors of the estimates do not explain.
     """
     biases, n, variance = fit.top.biases[members], len(members), fit.variance
     moves = np.zeros(len(variance))
@@ -765,7 +765,7 @@ def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float
 
 
 def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
-    """Expand the covariance matrix to a row for every annotator and attribute; NaN without a finite estimate."""
+    """Expand the covariance matrix to one row per annotator and attribute; rows without an estimate are NaN."""
     if fit.covariance is None or n_biases > LARGEST_DENSE:
         return None
     full, compared = np.full((n_biases, n_biases), np.nan), fit.known.compared
@@ -778,7 +778,7 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""Divide the annotators into teams, for each attribute, if few votes compare the biases of different teams.
+    r"""For each attribute, divide the annotators into teams if few votes compare the biases of different teams.
 
     Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
     eigenvector of the smallest nonzero eigenvalue of L. Each position in this order divides the annotators into a set A
@@ -826,7 +826,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """Mark a team of annotators whom only few votes compare with all other annotators, if there is such a team."""
+    """If only a few votes compare a team of annotators with all other annotators, mark the members of the team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:

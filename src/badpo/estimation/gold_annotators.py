@@ -23,9 +23,9 @@ from badpo.theory.summaries import Interval
 
 # The mean of a logistic function over a normal logit of variance v is flatter by about sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# Smallest share of an error's variance that is assumed to be the annotator's own, not shared by all annotators.
+# At least this share of an error's variance is assumed to be the annotator's own rather than shared by all.
 LEAST_OWN = 0.1
-# Grid of values around the estimated reliability of gold annotators, in standard errors.
+# Grid of values around the gold annotators' estimated reliability, in standard errors.
 NODES = np.linspace(-4.0, 4.0, 41)
 
 
@@ -51,7 +51,7 @@ class GoldLine(NamedTuple):
         return self.slope**2 + self.open_slope
 
     def variance(self, reliability: Floats | float) -> Floats | float:
-        """Variance of the part of an annotator's bias that is due to reliability, if this reliability is known."""
+        """Variance of the part of an annotator's bias that is due to reliability, for a known ``reliability``."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
@@ -142,12 +142,12 @@ def adjust_to_gold(
 
 
 def own_variance(variance: Floats, shared: float) -> Floats:
-    """Variances of errors without the part that all annotators share."""
+    """Error variances without the part that all annotators share."""
     return np.maximum(variance - shared, LEAST_OWN * variance)
 
 
 def _usual_reliability(gold: Bools) -> Reliability:
-    """Assume a reliability of 1, with one common error for all gold annotators and another one for all others."""
+    """Assume a reliability of 1, with one common error for all gold annotators and another for all other annotators."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
     return Reliability(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
@@ -164,7 +164,7 @@ def _gold_line(
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
     if choice is not None and choice.se > 0:
-        # correct the attenuation of log-odds due to the variation of the comparisons' quality
+        # correct the attenuation of log-odds that is due to quality differences between comparisons
         factor = math.sqrt(1 + PROBIT * (reliability.scale * gold_mean) ** 2)
         value, error = factor * choice.estimate, (factor * choice.se) ** 2
         whole = error + (a * STEEPEST) ** 2

@@ -22,7 +22,7 @@ from badpo.theory.summaries import Interval
 LEVEL = 0.05
 # Largest half-width of the 95 % confidence interval of a reported estimate, in log-odds; exp(3) is odds of 20 to 1.
 WIDEST_HALF = 3.0
-# A clustered error below this share of the error of independent votes is zero up to rounding.
+# A clustered error that is below this share of the error for independent votes is zero apart from rounding.
 NO_SPREAD = 1e-9
 # Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
@@ -31,7 +31,7 @@ _SAME = 1e-10
 _NO_INFORMATION = 1e-8
 # If a cluster's leverage (trace) is below this value, the second-order series of (1 - K)^(-1/2) is exact to 1e-9.
 _SMALL_LEVERAGE = 1e-3
-# If a cluster's leverage exceeds this value, the cluster alone determines a direction, whose variance is unknown.
+# If a cluster's leverage exceeds this value, the cluster alone determines a direction, so the variance is unknown.
 _WHOLE = 1 - 1e-9
 
 
@@ -115,7 +115,7 @@ def offline_log_odds(
     cross: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> tuple[LogOdds, ...]:
-    r"""Log-odds that the side with more of the attribute wins a cross-group judgment, one attribute at a time.
+    r"""For each attribute separately, the log-odds that the side with more of it wins a cross-group judgment.
 
     .. math:: \hat\theta = \log\frac{\hat p}{1 - \hat p}, \qquad
         \hat p = \text{mean of } [s_j d_j > 0] \text{ over judgments with } |d_j| > \text{threshold}
@@ -161,7 +161,7 @@ def _log_odds_of_wins(wins: Bools, clusters: Array) -> LogOdds:
 
 
 def _share_errors(won: Array, size: Array) -> ClusterErrors:
-    """Compute the clustered error of a share's log-odds from the number of wins and of votes in each cluster."""
+    """Compute the clustered error of a share's log-odds from the numbers of wins and votes in each cluster."""
     share = won.sum() / size.sum()
     information = size * share * (1 - share)
     return cluster_errors((won - size * share)[:, None], information[:, None, None])
@@ -172,8 +172,8 @@ def population_interval(
 ) -> tuple[float | None, float | None]:
     r"""95 % confidence interval of the log-odds of a share of votes, for other prompts and other annotators like these.
 
-    Prompts and annotators are both treated as samples. The variance V combines variances that are clustered by prompt,
-    by annotator and by both (`cluster_errors`):
+    Prompts and annotators are both treated as samples. The variance V combines variances clustered by prompt, by
+    annotator and by both (`cluster_errors`):
 
     .. math:: V = \max(V_P + V_A - V_{PA}, V_P, V_A), \qquad
         \nu = V^2 \Big/ \Bigl(\frac{V_P^2}{\nu_P} + \frac{V_A^2}{\nu_A}\Bigr)
@@ -218,12 +218,12 @@ def population_interval(
 
 
 def attribute_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
-    """Side with more of each attribute, for each judgment: +1 for a, -1 for b, 0 for a same-group judgment."""
+    """For each judgment, the side with more of each attribute: +1 for a, -1 for b, 0 for a same-group judgment."""
     return np.asarray(np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool))
 
 
 def dependent_columns(columns: ArrayLike) -> Bools:
-    """Matrix whose entry (i, j) says whether columns i and j are both part of an exact linear dependence.
+    """Return a matrix whose entry (i, j) says whether columns i and j belong to the same exact linear dependence.
 
     Examples
     --------
@@ -316,7 +316,7 @@ def _logistic_regression(
 
 
 def summed(group: Ints, values: Array, n_groups: int) -> Floats:
-    """Sums of the columns over each group of votes, of shape (n_groups, n_columns)."""
+    """Sum each column over each group of votes; the result has the shape (n_groups, n_columns)."""
     sums = [np.bincount(group, column, n_groups) for column in values.T]
     return np.reshape(sums, (values.shape[1], n_groups)).T.astype(float)
 

@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
-# Largest number of biases for which the covariance is stored, and largest number for direct solutions of equations.
+# Largest numbers of biases for which the covariance is stored and for which equations are solved directly.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
 # Largest number of Newton steps, and largest gradient at which the iteration ends.
@@ -24,7 +24,7 @@ STEPS = 100
 TOLERANCE = 1e-8
 # Largest relative error of a Newton step.
 LOOSEST = 0.1
-# If a logit changes by STILL_MOVING or more in this many steps with a zero gradient, the likelihood has no maximum.
+# If steps with a zero gradient change a logit by STILL_MOVING or more this many times, the likelihood has no maximum.
 PATIENCE = 5
 STILL_MOVING = 0.01
 NOTHING = np.zeros(0)
@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 
 
 class QualityModel:
-    """Base class for models of the comparisons' quality; the votes are in the order of their blocks.
+    """Base class for models of the comparisons' quality; votes are sorted in the order of their blocks.
 
     ``start`` contains the initial values of the extra parameters.
     """
@@ -65,13 +65,13 @@ class QualityModel:
 
 @dataclass(frozen=True)
 class Information:
-    """Minus the second derivative of the log-likelihood; it is stored as a matrix only if it is small."""
+    """Minus the second derivative of the log-likelihood, stored as a matrix only if the matrix is small."""
 
     design: sparse.csr_array
     at: Curvature
 
     def times(self, biases: Floats) -> Floats:
-        """Multiply the information matrix of the biases by a vector."""
+        """Multiply the biases' information matrix by a vector."""
         return np.asarray(self.design.T @ (self.at.information @ (self.design @ biases)))
 
     @cached_property
@@ -81,12 +81,12 @@ class Information:
 
     @cached_property
     def among(self) -> Floats:
-        """Information matrix of the biases, computed as a dense array."""
+        """Information matrix of the biases as a dense array."""
         return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
 
     @cached_property
     def across(self) -> Floats:
-        """Part of the information matrix between the biases and the extra parameters."""
+        """Block of the information matrix that relates the biases to the extra parameters."""
         cross = self.at.extra_cross
         if cross is None:
             return np.zeros((self.design.shape[1], 0))
@@ -97,7 +97,7 @@ class Maximum(NamedTuple):
     """Maximum of a log-likelihood.
 
     ``gradient_norm`` is the largest entry of the gradient, including the extra parameters. If the likelihood has no
-    maximum, ``receding`` is the last Newton step, which stays large although the gradient has vanished.
+    maximum, ``receding`` is the last Newton step, which remains large even though the gradient has vanished.
     """
 
     biases: Floats
@@ -177,7 +177,7 @@ def conjugate_gradients(information: Information, side: Floats, precision: float
 
 
 def _solve(information: Floats, free: Floats, sides: Floats) -> Floats:
-    """Solve linear systems of the information matrix, with a typical curvature added along the ``free`` directions."""
+    """Solve linear systems with the information matrix, after adding a typical curvature along ``free`` directions."""
     if not len(information):  # scipy takes empty matrices from 1.14 on
         return np.zeros(sides.shape)
     matrix, p = information.copy(), len(free)
