@@ -513,7 +513,10 @@ class _Fit:
 
     @cached_property
     def _information(self) -> Floats:
-        """Minus the derivative of each vote's score with respect to the biases of the vote's annotator."""
+        """Minus the derivative of each vote's score with respect to the biases of the vote's annotator.
+
+        The array has the shape (n_votes, n_attributes).
+        """
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)

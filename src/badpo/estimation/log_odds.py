@@ -75,7 +75,7 @@ class LogOdds:
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
-        """Ends of the confidence interval, with Student's t clustered by prompt, or a normal interval if ``naive``.
+        """Ends of the confidence interval: Student's t clustered by prompt or, if ``naive``, the normal interval.
 
         If all votes are for one side, the end of the interval on that side is None and the other end is the exact
         one-sided bound. The trials of the one-sided bound are the clusters, or the individual judgments if ``naive`` is
@@ -322,7 +322,10 @@ def summed(group: Ints, values: Array, n_groups: int) -> Floats:
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
-    """Sum the outer products of two arrays' rows over each group of votes; shape (n_groups, n_columns, n_columns)."""
+    """Sum the outer products of two arrays' rows over each group of votes.
+
+    The result has the shape (n_groups, n_columns, n_columns).
+    """
     q = left.shape[1]
     sums = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
     return np.reshape(sums, (q * q, n_groups)).T.reshape(n_groups, q, q)

@@ -29,12 +29,12 @@ from badpo.estimation.shrinkage import Mixture, inverted
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 
-# If two sides differ in an attribute by less than this value, in standard units, they count as equal.
+# Two sides count as equal in an attribute if they differ by less than this value, in standard units.
 SAME = 0.25
 # Equally spaced grid points for the quality of a comparison, in standard deviations of the quality.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Grid of between-annotator standard deviations of reliability, whose mean is 1, and scale of their half-normal prior.
+# Grid of between-annotator standard deviations of reliability (whose mean is 1), and scale of their half-normal prior.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Shares of random responders.
@@ -45,14 +45,14 @@ LEAST_GAIN = 1.35
 LARGEST_SLOPE = 6.0
 # Least mean number of votes per annotator.
 FEWEST = 5
-# Prior probability that biases depend linearly on reliability (low, because a linear dependence could hide biases).
+# Prior probability that biases depend linearly on reliability; it is low because a linear dependence could hide biases.
 # `STEEPEST` is the prior standard deviation of the slope, and `LINE_ROUNDS` iterations fit the slope.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0
-# Largest number of Newton steps, length of a step that ends the iteration, and longest allowed step.
+# Largest number of Newton steps, step length below which the iteration ends, and longest allowed step.
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
-# Precision of the normal prior of the annotators' mean slope.
+# Precision of the normal prior for the annotators' mean slope.
 LOOSE = 1e-3
 
 
@@ -95,15 +95,15 @@ class Reliability(Mixture):
 
 
 def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_array:
-    """Indicator matrix of the annotator of each vote, of shape (n_votes, n_annotators)."""
+    """Return an indicator matrix of shape (n_votes, n_annotators) for the annotator who cast each vote."""
     return bias_design(annotator, np.ones((len(annotator), 1)), n_annotators)
 
 
 class _SameVotes:
     """Votes on comparisons that have several votes and equal attributes on both sides, in the order of ``blocks``.
 
-    Two comparisons have the same ``kind`` if they have as many votes (``size``) and as many votes for response a
-    (``n_wins``).
+    Two comparisons have the same ``kind`` if they have equally many votes (``size``) and equally many votes for
+    response a (``n_wins``).
     """
 
     def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
@@ -124,7 +124,7 @@ class _SameVotes:
         self.kind = (np.cumsum(sizes + 1) - sizes - 1)[number] + wins
 
     def log_wins(self, scale: float) -> Floats:
-        """Joint log-probability of each number of wins and each quality node, given the number of votes."""
+        """Log of the joint probability of each number of wins and each quality node, given the number of votes."""
         size, wins = self.size[:, None], self.n_wins[:, None]
         ways = -betaln(wins + 1, size - wins + 1) - np.log(size + 1)
         x = scale * NODES
@@ -142,7 +142,7 @@ class _SameVotes:
 
 
 def equal_reliability_p_value(votes: Votes) -> float:
-    r"""P-value of the test that all annotators are equally reliable; NaN if the votes contain no information about it.
+    r"""P-value for the hypothesis that all annotators are equally reliable; NaN if the votes contain no information.
 
     The test uses the comparisons whose sides do not differ in any attribute, because no bias acts on them. If
     annotators are equally reliable, the number s of wins among T votes is a sufficient statistic for the quality z, and
@@ -182,7 +182,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     vote = same_votes.blocks.comparison
     kind = same_votes.kind[vote]
     score = of.T @ ((same_votes.sign > 0) * quality[kind] - expected[kind])
-    # the matrices have one row per comparison, followed by one row per annotator for the annotator's own variance
+    # the matrices have one row per comparison, followed by one row for each annotator's own variance
     alone = of.T @ (own - between)[vote]
     columns = np.append(same_votes.annotator, np.arange(votes.n_annotators))
     starts = np.append(same_votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
@@ -194,7 +194,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
 
 
 def _sum_of_squares_p_value(score: Floats, variance: sparse.csr_array) -> float:
-    """P-value of the scores after their common part is removed, from two moments of their sum of squares."""
+    """Remove the common part of the scores, and compute a p-value from two moments of the scores' sum of squares."""
     common = variance.sum(axis=1)
     total = common.sum()
     part = common / total
@@ -216,8 +216,8 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
     r"""Estimate annotators' reliability from comparisons whose sides differ by less than a quarter of a standard unit.
 
     If a comparison has the quality :math:`z \sim N(0, 1)`, the logit of annotator k's vote is :math:`s_k z` plus the
-    known ``shift``, and the annotator's reliability is :math:`a_k = s_k / \bar s`. The annotators' slopes have a normal
-    distribution with a standard deviation of :math:`\kappa` times their mean. A share of the annotators are random
+    known ``shift``, and the annotator's reliability is :math:`a_k = s_k / \bar s`. The annotators' slopes are normally
+    distributed, with a standard deviation of :math:`\kappa` times their mean. A share of the annotators are random
     responders, whose slope is 0. The result is averaged over :math:`\kappa` and over the share of random responders,
     weighted by the marginal likelihood (Laplace approximation) and the priors. The prior of :math:`\kappa` is
     half-normal with the scale ``USUAL``, and the shares in ``RANDOM_SHARES`` have a flat prior. An annotator who nearly
@@ -283,7 +283,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
 
 
 def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
-    """Estimate one slope for all annotators, and return the reason if the slope is not usable (or an empty text)."""
+    """Estimate one slope for all annotators; if the slope is not usable, also return the reason, else an empty text."""
     if not len(votes.sign):
         return np.nan, "few"
     scale, gain = votes.fit_common_slope()
@@ -316,7 +316,7 @@ class _Groups:
 
 
 def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
-    """Return posterior weights of reliability's standard deviations and, for each annotator, of the mixture components.
+    """Return posterior weights of the reliability sds and, for each annotator, of the mixture components.
 
     The last component of an annotator's mixture is random responding.
 
@@ -333,7 +333,7 @@ def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats
 
 
 class ClassMerit(NamedTuple):
-    """Distribution of the class offsets that unequal reliability produces, from `estimate_class_merit`.
+    """Distribution of class offsets that are due to unequal reliability, as `estimate_class_merit` returns it.
 
     With the probability ``LINE_PROBABILITY`` the offsets are normal with the ``covariance``, of shape (n_classes,
     n_classes); otherwise they are 0. If the covariance is None, ``unknown`` is the reason, as in `Reliability`.
@@ -346,9 +346,9 @@ class ClassMerit(NamedTuple):
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Estimate the distribution of the apparent biases of classes that differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an unbiased annotator with the reliability a prefers that
-    side by a times m log-odds. A class c with the reliability a_c therefore appears to have the following bias in
-    addition to its own:
+    If the side with the attribute is better by m log-odds, an unbiased annotator whose reliability is a prefers that
+    side by a times m log-odds. A class c with reliability a_c therefore appears to have the following bias in addition
+    to its own:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
@@ -469,7 +469,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # reset the step, because it was taken or because no fraction of it increases the likelihood
+        # reset the step, because the step was taken or because no fraction of it increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -490,7 +490,7 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
 
 
 class Line(NamedTuple):
-    """Regression line of the biases toward one attribute on reliability, with its probability and its slope's variance.
+    """Regression line of biases toward one attribute on reliability, with the line's probability and slope variance.
 
     ``between`` is the variance about the line. ``offset`` is reliability minus the mean over the annotators with whom
     the votes compare an annotator.
@@ -503,7 +503,7 @@ class Line(NamedTuple):
     offset: Mixture
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Return mean and variance of each bias minus the line, averaged over the distribution of reliability."""
+        """Return the mean and variance of each bias minus the line, averaged over the distribution of reliability."""
         offset = self.offset
         left = bias[:, None] - self.slope * offset.means
         # unbiased estimate of the squared slope: its square minus the variance of its error
@@ -559,7 +559,7 @@ def find_unexplained_choices(votes: Votes) -> Bools:
 def adjust_for_reliability(
     biases: BiasEstimates, reliability: Reliability, beyond: ArrayLike = False
 ) -> AdjustedBiases:
-    r"""Subtract the part of biases that depends linearly on reliability, multiplied by the dependence's probability.
+    r"""Subtract the part of the biases that depends linearly on reliability, times the probability of this dependence.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
@@ -607,12 +607,12 @@ def adjust_for_reliability(
 
 
 def _df(group: Ints) -> int:
-    """Residual degrees of freedom of a line that is fitted with a separate mean for each group of annotators."""
+    """Residual degrees of freedom of a line fitted with a separate mean for each group of annotators."""
     return len(group) - 1 - len(np.unique(group))
 
 
 def _group_means(values: Floats, group: Ints, is_known: Bools) -> Floats:
-    """Mean of each annotator's group, over annotators with an estimate; the overall mean if a group has no estimate."""
+    """For each annotator, the mean of the group's estimates, or the overall mean if the group has no estimate."""
     means = pd.Series(np.where(is_known, values, np.nan)).groupby(group).transform("mean")
     return np.asarray(means.fillna(values[is_known].mean()))
 

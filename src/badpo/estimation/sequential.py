@@ -1,10 +1,10 @@
-r"""Evidence that an annotator votes differently from co-voters; the evidence is valid at any time.
+r"""Evidence, valid at any time, that an annotator votes differently from co-voters.
 
 Consider a comparison that receives no further votes and on which s of n votes are for side a. If annotator k votes like
 the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that annotator k chose
-side a is then s / n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by
+side a is then s / n, whatever the quality of the two responses. A bias that exceeds the co-voters' bias by
 :math:`\epsilon` log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n
-- s)`. If annotator k made the choice x, the likelihood ratio of the larger bias to the bias of the co-voters is
+- s)`. If annotator k made the choice x, the likelihood ratio of the larger bias to the co-voters' bias is
 
 .. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0}.
 
@@ -61,7 +61,7 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
 def log_tilt_ratios(
     chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
 ) -> Floats:
-    r"""Log-likelihood ratio, for each epsilon in the grid, of the co-voters' bias plus epsilon to the co-voters' bias.
+    r"""For each epsilon in the grid, log-likelihood ratio of the co-voters' bias plus epsilon to the co-voters' bias.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
@@ -87,10 +87,10 @@ def log_tilt_ratios(
 
 
 def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
-    r"""Log-likelihood ratio of a lower reliability against the co-voters' reliability, if the sides do not differ.
+    r"""If the sides do not differ, log-likelihood ratio of a lower reliability to the co-voters' reliability.
 
-    An annotator with a lower reliability votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead
-    of :math:`p / (1 - p)`. The function computes the ratio on a grid of values of :math:`\kappa`.
+    A less reliable annotator votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p
+    / (1 - p)`. The function computes the ratio on a grid of values of :math:`\kappa`.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
 
 
 def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) -> Floats:
-    """Log e-values for a bias, against the null hypotheses of voting like the co-voters and of random responding.
+    """Log e-values for a bias against two null hypotheses: voting like the co-voters and random responding.
 
     The e-value of a bias is 0 if the evidence for low reliability is positive.
 
