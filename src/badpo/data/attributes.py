@@ -1,7 +1,7 @@
-"""Attributes: the class of declared attributes, the built-in attributes, and attributes from a configuration.
+"""Attributes: the class for declared attributes, the built-in attributes, and attributes from a configuration.
 
-An attribute gives each judgment a difference ``d = g(a) - g(b)`` of its values for the responses a and b. The scope of
-an attribute defines the arguments of its function ``measure``:
+For each judgment, an attribute defines the difference ``d = g(a) - g(b)`` between the attribute's values for responses
+a and b. The scope of an attribute defines the arguments of its function ``measure``:
 
 ``response``
     ``measure(prompt, response) -> g``.
@@ -36,7 +36,7 @@ Text = str | list[dict[str, Any]]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
 _REGEX_SECONDS = 10  # for one text, which takes milliseconds unless the pattern has nested repetitions
-# letters of scripts that are written without spaces; vowel signs are not counted as letters
+# letters in scripts that are written without spaces; vowel signs do not count as letters
 _UNSPACED = re.compile(
     r"(?=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])\w"
 )
@@ -84,7 +84,7 @@ class Attribute:
         return self.config.get("type") == "position"
 
 
-# type of an argument that declares one or several attributes; `as_attributes` converts it to a tuple of `Attribute`
+# type of an argument that declares one or more attributes; `as_attributes` converts it to a tuple of `Attribute`
 Attributes = Attribute | str | Mapping[str, Any] | Iterable[Attribute | str | Mapping[str, Any]]
 
 
@@ -356,8 +356,8 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 def Regex(name: str, pattern: str) -> Attribute:
     r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
-    The search for a pattern with nested repetitions can take very long. A search in one text is stopped after ten
-    seconds with a `ConfigError`, if the operating system has timers and the search runs in the main thread.
+    The search for a pattern with nested repetitions can take very long. If the operating system has timers and the
+    search runs in the main thread, the search of one text stops with a `ConfigError` after ten seconds.
 
     Examples
     --------
@@ -488,7 +488,7 @@ class BuiltIn:
     make: Callable[..., Attribute]
     example: Mapping[str, Any] = field(default_factory=dict)  # example parameters
     is_scanned: bool = False  # whether the audit scans it if it is not declared
-    # the audit does not scan this attribute if an attribute of one of the types in `repeats` is declared
+    # if an attribute of a type in `repeats` is declared, the audit does not scan this attribute
     repeats: tuple[str, ...] = ()
     is_length: bool = False  # whether it measures the length of answers
     is_coded: bool = False  # whether it is coded from a name and thus does not describe a person
@@ -517,7 +517,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
     "position": BuiltIn(Position, is_scanned=True, toward="the side shown first"),
 }
-# The function for each attribute type in a configuration; `add_attributes` adds the types of a user's file.
+# The function for each attribute type in a configuration; `add_attributes` adds the types from a user's file.
 ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}
 
 
@@ -547,8 +547,8 @@ def add_attributes(path: str | Path) -> None:
 
     The mapping ``ATTRIBUTES`` has a function for each attribute type. The function has the parameters of the attribute
     and returns an `Attribute`, such as a `PythonFunction`. A user names the file in an option or in a call, because a
-    recipe or a run folder must not name code to run. An installed package adds attribute types by entry points of the
-    group ``badpo.attributes``.
+    recipe or a run folder must not name code to run. An installed package can add attribute types through entry points
+    in the group ``badpo.attributes``.
     """
     try:
         own = runpy.run_path(str(path))["ATTRIBUTES"]
@@ -649,7 +649,7 @@ def _as_attribute(declared: Any) -> Attribute:
 def parsed_attribute(text: str) -> dict[str, Any]:
     r"""Parse an attribute such as ``length:ratio=1.5`` (TYPE:KEY=VALUE,KEY=VALUE;VALUE) into its configuration.
 
-    A comma that is not followed by KEY= is a part of the value. A pattern or a name may contain a comma; in any other
+    A comma that is not followed by KEY= is part of the value. A pattern or a name may contain a comma; in any other
     value, a comma or a semicolon separates the elements of a list. If a value contains ``,KEY=``, or if a word in a
     list contains a comma, the attribute must be declared in Python.
 

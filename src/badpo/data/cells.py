@@ -99,7 +99,7 @@ class Table:
             raise DataError([Problem("E102", what, self.name, "rename the column")])
 
     def with_rows(self, frame: pd.DataFrame) -> "Table":
-        """Return the table with the rows of ``frame``.
+        """Return the table with the rows of ``frame`` instead of its own rows.
 
         Each row of ``frame`` was made from a row of this table; the index of ``frame`` holds the number of that row.
         """
@@ -109,7 +109,7 @@ class Table:
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
     def row_name(self, row: int) -> str:
-        """Return the number, counted from 1, of the row of the source from which a row of the table was made."""
+        """Return the number (counted from 1) of the source row from which a row of the table was made."""
         return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
 
     def noted(
@@ -143,9 +143,9 @@ def as_objects(values: Iterable[Any]) -> Objects:
 def as_ids(column: Iterable[Any]) -> Objects:
     """Return the identifiers in a column as text, with None for missing identifiers.
 
-    Whole numbers are written without the decimal point that pandas adds if another cell of the column is empty. Text
-    is normalized to Unicode's form NFC, in which an accented letter is one character, and otherwise stays unchanged.
-    Blank cells and the usual words for missing values, such as ``NA`` and ``null``, count as missing.
+    Whole numbers are written without the decimal point that pandas adds if another cell in the column is empty. Text is
+    normalized to Unicode form NFC, in which an accented letter is one character, and otherwise stays unchanged. Blank
+    cells and common words for missing values, such as ``NA`` and ``null``, count as missing.
     """
     cells = pd.Series(column, dtype=object).to_numpy(copy=True)
     cells[pd.isna(cells)] = None
@@ -177,7 +177,7 @@ def cell_key(value: Any) -> str:
 
 
 def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
-    """Return the index of each cell's content in the array of distinct contents, and the array.
+    """Return the index of each cell's content among the distinct contents, and the array of distinct contents.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
     of the array is None. For a cell with any other value, the array contains a `ValueError` object that describes the
@@ -266,7 +266,7 @@ _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, 
 
 
 def ids_in(column: pd.Series) -> pd.Series:
-    """Return the ids in a column; all ids are None if a cell holds a list or an object."""
+    """Return the ids in a column; if a cell holds a list or an object, all ids are None."""
     try:
         return pd.Series(as_ids(column), column.index, dtype=object)
     except ValueError:
@@ -274,7 +274,7 @@ def ids_in(column: pd.Series) -> pd.Series:
 
 
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
-    """Return for each row whether two columns hold the same text (see `is_same_text`).
+    """Return, for each row, whether two columns hold the same text (see `is_same_text`).
 
     If the first column is empty in a row, the result for the row is False.
     """
@@ -334,7 +334,8 @@ def as_ratings(column: pd.Series) -> Floats:
     """Return the ratings in a column as numbers.
 
     A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If a column has only one
-    distinct negative number, and this number is a usual code for a missing value such as -99, it is replaced with NaN.
+    distinct negative number, and this number is a common code for a missing value (such as -99), the number is replaced
+    with NaN.
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
@@ -369,7 +370,7 @@ OTHER_NAMES = re.compile(
 )
 
 
-# the four numbers of an IP address are no date
+# the four numbers of an IP address are not a date
 DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}(?!\.?\d)|\d{1,2}:\d\d")
 
 
@@ -460,7 +461,7 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    """Return the columns that show most clearly which side was preferred, judged by their cells and names."""
+    """Judging by cells and names, return the columns that show most clearly which side was preferred."""
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
         return (
@@ -474,8 +475,8 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
     best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
-    # A column of words may hold the ids of annotators, which messages must not quote.
-    # Two columns with the same words probably hold votes, so such columns are kept.
+    # A column of words may hold annotator ids, which messages must not quote. Two columns with the same words probably
+    # hold votes, so such columns are kept.
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best
     words = [frozenset(few_labels(frame[name])) for name in best]
@@ -511,7 +512,7 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
 
 
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the given columns of votes, except each column that is a copy of an earlier column.
+    """Return the given vote columns, but leave out each column that is a copy of an earlier column.
 
     A column is a copy if an earlier column, made from the same object of the source, names the same side in every row.
     """
@@ -546,7 +547,7 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
 def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = NEARLY_ALL) -> bool:
     """Return whether two columns rate the two answers of a row.
 
-    Nearly all cells of the two columns must hold numbers. If the cells hold ticks, nearly all rows must have a tick,
+    Nearly all cells in the two columns must hold numbers. If the cells hold ticks, nearly all rows must have a tick,
     and fewer than 10 % of the rows may have a tick for both answers.
     """
     is_of_people = not has_word(pair[0], MACHINES)
@@ -575,10 +576,10 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # any word of a column name may name the side; column names longer than LONGEST_LEGEND are skipped to save time
+    # any word in a column name may name the side; column names longer than LONGEST_LEGEND are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
-    # a number in a column name may identify the annotator, so numbers are tried last as the names of sides
+    # a number in a column name may identify the annotator, so numbers are the last words to be tried as names of sides
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
@@ -684,7 +685,7 @@ def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
 
 
 class Findings:
-    """A table, the pseudonyms of its annotators as soon as they are known, and the problems found in the table."""
+    """A table, its annotators' pseudonyms (once they are known), and the problems found in the table."""
 
     def __init__(self, table: Table, drops_bad_rows: bool = False):
         self.table, self.frame = table, table.frame
@@ -704,7 +705,7 @@ class Findings:
         remedy: str,
         fix: Correction | None = None,
     ) -> None:
-        """Add a problem that counts the rows for which ``rows`` is True; add nothing if there are none.
+        """If ``rows`` is True for at least one row, add a problem that counts these rows.
 
         If the user drops bad rows and ``code`` is an error, the method marks the rows in ``bad`` and adds no problem.
         """
@@ -786,7 +787,7 @@ def is_chat(cell: Any) -> bool:
 
 
 def parsed(text: str) -> Any:
-    """Parse a text as JSON, or as a list in the notation of Python or numpy; return None for other texts."""
+    """Parse a text as JSON, or as a list in Python or numpy notation; return None for other texts."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
         # Python warns about invalid escape sequences

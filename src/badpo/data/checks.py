@@ -18,8 +18,8 @@ FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warnin
 SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
 LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
 # W114 reports an annotator with most of the votes, who may be a model or several people.
-# The annotator must have cast more than the share LARGE_VOTE_SHARE of all votes.
-# The annotator must have cast more than MANY_MEDIANS times the median number of votes per annotator.
+# The annotator's share of all votes must be larger than LARGE_VOTE_SHARE. The annotator must have cast more than
+# MANY_MEDIANS times the median number of votes per annotator.
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
@@ -72,7 +72,7 @@ def check(judgments: Judgments) -> list[Problem]:
 
 
 def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each such attribute.
+    """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each removed attribute.
 
     If no bias can be estimated, the judgments keep all attributes and the list of warnings is empty; `check` then
     reports why each bias cannot be estimated.
@@ -98,7 +98,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
 
 
 def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
-    """Return the judgments with some of their attributes; the attributes are not measured again."""
+    """Return the judgments with only some of their attributes, which are not measured again."""
     return replace(
         judgments,
         attributes=tuple(judgments.attributes[j] for j in kept),
@@ -191,7 +191,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
 
 
 def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> Iterator[Problem]:
-    """Report the number of judgments that do not record an attribute, and of annotators who never record it."""
+    """Report how many judgments do not record an attribute, and how many annotators never record the attribute."""
     if not missing.any():
         return
     n, annotator = int(missing.sum()), judgments.votes["annotator"].to_numpy()
@@ -244,7 +244,7 @@ def _of_annotators(
 
 
 def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
-    """Report scores if most votes contradict them, because the two columns may be reversed."""
+    """If most votes contradict the scores, report this, because the two score columns may be reversed."""
     for first, second in side_pairs(votes.columns).items():
         if any(word in first.casefold() for word in _SCORES):
             toward = (votes[first] - votes[second]).to_numpy(dtype=np.float64) * votes["sign"]

@@ -1,7 +1,8 @@
 """Write files atomically, lock files and folders, and detect damaged files by checksums.
 
-A manifest (functions of this module call it a seal) is a JSON file with the checksums of the files next to it and with
-its own checksum. A checkpoint is complete only if it has a manifest. The manifest of a finished run is ``run.json``.
+A manifest (called a seal in the function names of this module) is a JSON file with its own checksum and the checksums
+of the files next to it. A checkpoint is complete only if it has a manifest. The manifest of a finished run is
+``run.json``.
 """
 
 import contextlib
@@ -37,9 +38,10 @@ BIAS_SUFFIX = "-bias"  # TRL's trainer writes a policy to FOLDER, and theta is w
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
 # a run that a script trained also contains the votes and, if the reference model has no name, the reference model
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
-# version of the format of run folders; it is increased if an older version of badpo would misread a new folder
+# version of the run folder format; increase it when older versions of badpo would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
-# A folder with a file of RUN_MARKS is a finished or unfinished run, an arm of several policies, or an anchor.
+# A folder that contains a file named in RUN_MARKS is a finished or unfinished run, an arm of several policies, or an
+# anchor.
 RUN_MARKS = (
     DESCRIPTION_FILE,
     TENSORS_FILE,
@@ -162,7 +164,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush the content of a file, or the file names in a folder, to the disk."""
+    """Flush the content of a file, or the file names in a folder, to disk."""
     # Windows and some file systems cannot flush the file names in a folder; the operating system writes them later
     with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
         handle = os.open(path, os.O_RDONLY)
@@ -179,10 +181,11 @@ def flush_to_disk(path: Path) -> None:
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     """Hold the lock of a folder or file until the ``with`` block or the process ends.
 
-    The operating system locks a hidden file next to the folder or file (``.NAME.lock``), which is deleted at the end of
-    the block. The folder or file need not exist, and two paths to the same file or folder have the same lock. The
-    thread that holds the lock can acquire it again. If another process holds the lock, a `BusyError` names the other
-    process. If ``wait`` is True and the lock is held, the function logs a warning and waits for at most an hour.
+    The operating system locks a hidden file (``.NAME.lock``) next to the folder or file, and the hidden file is deleted
+    at the end of the block. The folder or file need not exist, and two paths to the same file or folder have the same
+    lock. The thread that holds the lock can acquire it again. If another process holds the lock, a `BusyError` names
+    the other process. If ``wait`` is True and the lock is held, the function logs a warning and waits for at most an
+    hour.
     """
     from filelock import FileLock, Timeout
 
@@ -195,7 +198,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
         told = f"{path}: the lock file {note} cannot be created ({error.strerror})"
         raise ConfigError(f"{told}; name a place in which files can be written") from error
     # all callers in this process share one lock object, which counts its callers
-    # the soft lock of filelock is switched off, because it would remain if the process is killed
+    # filelock's soft lock is switched off, because a soft lock would remain if the process were killed
     lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
         try:
@@ -225,7 +228,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
 
 
 def holder(path: str | os.PathLike[str]) -> str | None:
-    """Return a text that names the process that holds the lock of a folder or file; None if no process holds it."""
+    """Return a text that names the process holding the lock of a folder or file; None if no process holds the lock."""
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
@@ -280,7 +283,7 @@ def read_seal(path: Path) -> Json:
 def seal_damage(
     path: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> str | None:
-    """Verify the files in a manifest; return a description of the first damaged file, or None if all are intact.
+    """Verify the files listed in a manifest; return a description of the first damaged file, or None if all are intact.
 
     If ``names`` is given, only the files in ``names`` are verified. The files in ``but`` are not verified.
     """
@@ -333,7 +336,7 @@ def made_here(folder: Path) -> bool:
 
 @contextmanager
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
-    """Update the checksums in a run's manifest for the files ``names``, which the ``with`` block writes again.
+    """Update a run's manifest with the new checksums of the files ``names``, which the ``with`` block rewrites.
 
     The checksums of the files are removed from the manifest before the block and added after the block. If the process
     is killed within the block, the manifest lacks the checksums of the files, but its other checksums are right. If a
@@ -396,7 +399,7 @@ def _plain(content: Json) -> bytes:
 
 @contextmanager
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary file for a table of votes; it replaces ``path`` when the ``with`` block ends.
+    """Yield a temporary file for a table of votes; the file replaces ``path`` when the ``with`` block ends.
 
     The table is locked while it is written, only this user can read the table, and its SHA-256 checksum is written to a
     file next to it.
@@ -423,7 +426,7 @@ def checksum_file(path: Path) -> Path:
 
 
 def is_changed(path: Path) -> bool:
-    """Return whether a file differs from the checksum next to it; False if there is no checksum."""
+    """Return whether a file does not match the checksum next to it; return False if there is no checksum."""
     beside = checksum_file(path)
     while beside.exists():
         told = beside.read_bytes()
@@ -483,9 +486,9 @@ _HUB_SECONDS = 10
 
 @contextmanager
 def asking_once(name: str, kind: str = "model") -> Iterator[None]:
-    """Use only the local cache within the ``with`` block if the Hub does not answer one request within ten seconds.
+    """If the Hub does not answer a request within ten seconds, use only the local cache within the ``with`` block.
 
-    Without this function, each file would be requested six times from the Hub before the cache is used.
+    Without this function, each file would be requested from the Hub six times before the cache is used.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
