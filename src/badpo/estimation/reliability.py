@@ -83,7 +83,7 @@ class Reliability(Mixture):
     covariance: Floats | None = None
 
     def mean_of(self, weight: Floats) -> tuple[float, float]:
-        """Weighted mean of the annotators' reliability, and the variance of this mean's error; the weights sum to 1."""
+        """Return the weighted mean of reliability, and the variance of the mean's error; the weights sum to 1."""
         variance = float(weight**2 @ self.sd**2)
         if self.covariance is not None:
             among = self.covariance - np.diag(np.diag(self.covariance))
@@ -102,8 +102,8 @@ def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_arra
 class _SameVotes:
     """Votes on comparisons that have several votes and equal attributes on both sides, in the order of ``blocks``.
 
-    Two comparisons have the same ``kind`` if they have equally many votes (``size``) and equally many votes for
-    response a (``n_wins``).
+    Two comparisons have the same ``kind`` if they have the same number of votes (``size``) and the same number of votes
+    for response a (``n_wins``).
     """
 
     def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
@@ -131,7 +131,7 @@ class _SameVotes:
         return np.asarray(ways + wins * x - size * np.logaddexp(0, x) + LOG_MASS)
 
     def fit_common_slope(self) -> tuple[float, float]:
-        """Estimate one slope for all annotators, per standard deviation of quality, and its gain in log-likelihood."""
+        """Estimate one slope for all annotators, per standard deviation of quality, and the gain in log-likelihood."""
         n = np.bincount(self.kind, minlength=len(self.size))
 
         def loss(scale: float) -> float:
@@ -346,9 +346,9 @@ class ClassMerit(NamedTuple):
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Estimate the distribution of the apparent biases of classes that differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an unbiased annotator whose reliability is a prefers that
-    side by a times m log-odds. A class c with reliability a_c therefore appears to have the following bias in addition
-    to its own:
+    If the side with the attribute is better by m log-odds, an unbiased annotator of reliability a favors that side by a
+    times m log-odds. A class c with reliability a_c therefore appears to have the following bias in addition to its
+    own:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]

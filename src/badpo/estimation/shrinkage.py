@@ -1,6 +1,6 @@
-r"""Empirical Bayes: shrink every annotator's deviation toward the pool, and flag large deviations.
+r"""Empirical Bayes estimates: shrink every annotator's deviation toward the pool, and flag large deviations.
 
-There are two ways to compute the posterior of an annotator's deviation. `shrink_normal` treats estimates as :math:`\hat
+The posterior of an annotator's deviation can be computed in two ways. `shrink_normal` treats estimates as :math:`\hat
 d_k \sim N(d_k, s_k^2)` and assumes that true deviations have a normal prior, whose standard deviation tau is estimated
 from the same estimates. If annotators have only about a dozen informative votes each, however, estimates are too large
 or even infinite, large estimates have large standard errors, and the estimate of tau is biased. `shrink_votes`
@@ -35,9 +35,9 @@ from badpo.estimation.conditional_likelihood import KnownWins, Winners
 from badpo.estimation.fit import ArrangedVotes, Votes, arrange_votes, find_identified_biases
 from badpo.theory import Array, Bools, Floats, Ints
 
-# Decrease of the log-likelihood from its maximum at the ends of a 95 % confidence interval.
+# At the ends of a 95 % confidence interval, the log-likelihood is this much lower than at its maximum.
 DROP = float(chdtri(1, 0.05)) / 2
-# Decrease of the log-likelihood beyond which values of tau are left out.
+# Values of tau are left out if their log-likelihood is more than this much below the maximum.
 NEGLIGIBLE = 12.0
 # Number of values of tau over which `shrink_normal` averages.
 TAU_NODES = 31
@@ -48,15 +48,15 @@ BISECTIONS = 30
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
 # Number of EM iterations that estimate the center of the priors.
 CENTERINGS = 8
-# Posterior probability of a prior below which the prior is left out.
+# A prior is left out if its posterior probability is below this value.
 UNLIKELY = 1e-3
 # Largest number of annotators whose estimates determine the weights of the priors.
 LARGEST_SAMPLE = 1000
 # Largest number of biases for which the covariance is computed as a dense matrix.
 LARGEST_DENSE = 600
-# Largest group of biases for which variances are computed exactly even if the pool is large.
+# Largest group of biases whose variances are computed exactly even if the pool is large.
 FEW = 40
-# The uncertainty of other biases lowers the approximate precision of a bias by at most this share.
+# Uncertainty about other biases lowers the approximate precision of a bias by at most this share.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
 # Newton's method stops if the mean square of a step, in posterior standard deviations, is below `NEAR_ENOUGH`.
@@ -64,9 +64,9 @@ NEWTON_STEPS, MOST_HALVINGS = 50, 40
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
-# Largest number of rounds that update tau and the dispersion, and change of the dispersion that ends the rounds.
+# Largest number of rounds that update tau and the dispersion; the rounds end at a smaller change of the dispersion.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
-# Smallest posterior probability of a large deviation for which an annotator is flagged.
+# Smallest posterior probability of a large deviation at which an annotator is flagged.
 LIKELY = 0.5
 # Range of tau / (scale + tau).
 NARROWEST, WIDEST = 0.01, 0.99
@@ -95,7 +95,7 @@ class Mixture:
 
     @property
     def sd(self) -> Floats:
-        """Standard deviation of every row, including the variance between the row's components."""
+        """Standard deviation of every row's distribution, including the variance between the row's components."""
         centered = self.means - self.mean[:, None]
         return np.asarray(np.sqrt((self.weights * (self.sds**2 + centered**2)).sum(axis=1)))
 
@@ -105,7 +105,7 @@ class Mixture:
         return np.asarray((self.weights * ndtr(gap / self.sds)).sum(axis=1))
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """Return ``n`` draws of all rows, of shape (n, m). Each draw uses the same value of tau for all rows."""
+        """Return ``n`` draws from all rows, of shape (n, m). Each draw uses the same value of tau for all rows."""
         m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
         part = np.array([(ends < random.random()).sum(axis=1) for _ in range(n)])
@@ -114,7 +114,7 @@ class Mixture:
         return np.asarray(self.means[chosen] + self.sds[chosen] * noise)
 
     def quantile(self, probability: float) -> Floats:
-        """Quantile of every row's distribution, accurate to a billionth of the range of the row's components."""
+        """Quantile of every row's distribution, accurate to a billionth of the range that the row's components span."""
         parts = self.means + ndtri(probability) * self.sds
         low, high = parts.min(axis=1), parts.max(axis=1)
         for _ in range(BISECTIONS):
@@ -211,7 +211,8 @@ class TauLikelihood:
     def ends(self, drop: float) -> Floats:
         """Return the values of tau / (scale + tau) at which the log-likelihood is lower than its maximum by ``drop``.
 
-        If the log-likelihood decreases less than ``drop`` on one side of the maximum, the end of the range is returned.
+        If the log-likelihood decreases by less than ``drop`` on one side of the maximum, the end of the range is
+        returned.
         """
 
         def height(share: float) -> float:
@@ -231,7 +232,7 @@ def _tau_of_share(share: _Share, scale: float) -> _Share:
 
 
 def _log_flat_prior(shares: Floats) -> Floats:
-    r"""Log-prior of the given values of tau / (scale + tau) if tau^2 has a flat prior density.
+    r"""Log-prior of the given values of tau / (scale + tau) under a flat prior density of tau^2.
 
     In terms of share = tau / (scale + tau), a flat density of tau^2 is proportional to share / (1 - share)^3.
 
@@ -313,8 +314,8 @@ def _priors(taus: Floats) -> Floats:
     """Priors as mixtures of three normal distributions: their shares, offsets from the center and standard deviations.
 
     The arrays of shares, offsets and standard deviations are of shape (3, n_priors, n_taus, 1). The first prior is
-    normal. With the other priors a few annotators have large deviations, either around the center of the other
-    annotators or on both sides of it.
+    normal. Under the other priors, a few annotators have large deviations, either around the other annotators' center
+    or on both sides of this center.
     """
     parts: list[list[tuple[float, float, float]]] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
     for far, ratio in product(FAR_SHARES, FAR_RATIOS):
@@ -331,7 +332,7 @@ def _priors(taus: Floats) -> Floats:
 def _weigh_parts(
     prior: Floats, value: Floats, se: Floats, center: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Precision of each estimate under each prior component, its log-likelihood, and each component's probability."""
+    """Return each estimate's precision under each prior component, its log-likelihood, and component probabilities."""
     share, offset, sd = prior
     weight = 1 / (sd**2 + se**2)
     apart = value - offset - center[..., None]
@@ -370,7 +371,7 @@ def _average_priors(
     estimates[:, known] = likelihood.value, likelihood.se
     if len(likelihood.value) == 1:
         return ShrunkenBiases(normal, annotator_basis, *tau_interval, reliability, *estimates)
-    # a larger sample of annotators would not change the weights of the priors, only take longer
+    # a larger sample of annotators would take longer without changing the weights of the priors
     step = -(-len(likelihood.value) // LARGEST_SAMPLE)
     value, se, prior = likelihood.value[::step], likelihood.se[::step], _priors(taus)
     center = np.full(prior.shape[2:4], np.median(value))
@@ -407,10 +408,10 @@ def _join_mixtures(parts: list[Mixture]) -> Mixture:
 
 
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
-    """Average two posteriors, with the probability ``chance`` that the second one is correct for all annotators.
+    """Average two posteriors, where ``chance`` is the probability that the second one is correct for all annotators.
 
-    The result has the tau of the more probable posterior, and its interval of tau contains the intervals of both
-    posteriors. A posterior with a probability of at most 10 % does not widen the interval of tau.
+    The result has the tau of the more probable posterior; the interval of tau covers the intervals of both posteriors.
+    A posterior with a probability of at most 10 % does not widen the interval of tau.
     """
     both = (one, 1 - chance), (other, chance)
     likely = [shrunken for shrunken, share in both if share > 0.1]
@@ -431,7 +432,7 @@ def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float
 
 
 class _VotePool:
-    """Informative votes of a pool, with the attribute and the group of every bias that has an informative vote.
+    """Informative votes of a pool, with the attribute and group of every bias that has an informative vote.
 
     A group contains the biases toward one attribute that the votes compare with one another. ``companions`` is the size
     of each bias's group; it is infinite if the attribute varies between the votes on one comparison, because the shared
@@ -475,7 +476,7 @@ class _VotePool:
         self.scale = np.sqrt(n_biases / np.where(total > 0, total, 1.0))
 
     def _add_pairs(self, code: Ints) -> None:
-        """Find the entries of the information matrix to which each covariance of two votes contributes."""
+        """Find out to which entries of the information matrix each covariance of two votes contributes."""
         first, same = _find_kinds(self.blocks.comparison, code)
         self.alike = []
         for size in np.unique(self.blocks.sizes).tolist():
@@ -522,7 +523,7 @@ class _VotePool:
 
 
 class _Point(NamedTuple):
-    """Biases, and at these biases the log-likelihood, its derivatives, and the moments of the votes for response a."""
+    """Biases, with the log-likelihood, its derivatives, and the moments of the votes for response a at these biases."""
 
     biases: Floats
     value: float
@@ -532,9 +533,9 @@ class _Point(NamedTuple):
 
 
 def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
-    """Assign groups to the same kind if they contain the same values equally often.
+    """Assign groups to the same kind if each value occurs equally often in all of them.
 
-    The function returns the index of the first group of each kind, and the kind of each group.
+    The function returns the index of the first group of each kind and the kind of each group.
 
     The function replaces each value with a random 64-bit number and compares the groups' sums. The probability that two
     of a million different groups have the same sum is below 1e-7.
@@ -627,7 +628,7 @@ class _PosteriorMoments(NamedTuple):
 def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> _PosteriorMoments:
     """Compute the posterior of the biases for known values of tau, one for each attribute.
 
-    For attribute j, ``share`` is tau / (scale + tau), which is between 0 and 1; ``taus`` has tau of the other
+    For attribute j, ``share`` is tau / (scale + tau), which is between 0 and 1; ``taus`` contains tau for the other
     attributes.
 
     The search for the posterior mode starts at an interpolated mode: a polynomial in ``share`` passes through the modes
@@ -648,7 +649,7 @@ def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> 
 
 
 def _estimate_dispersion(pool: _VotePool, j: int, moments: _PosteriorMoments, cluster: Ints) -> float:
-    r"""Ratio of the variance of the clusters' scores to the variance that the model implies; at least 1.
+    r"""Ratio of the variance of the clusters' scores to the variance implied by the model; the ratio is at least 1.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
@@ -674,7 +675,7 @@ def _estimate_dispersion(pool: _VotePool, j: int, moments: _PosteriorMoments, cl
 
 
 def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBiases:
-    """Average the posterior of the biases toward attribute j over tau."""
+    """Average the posterior of the biases toward attribute j over values of tau."""
     scale, known, members = pool.scale[j], pool.informed[:, j], pool.attribute == j
     at, top = partial(_posterior_at_share, pool, all_taus, j), all_taus[j] / (scale + all_taus[j])
     # widen the range of shares until little posterior mass is outside, but not beyond the limits
@@ -754,9 +755,9 @@ def _approximate_variances(
 ) -> tuple[Floats, float]:
     """Return the variance of every bias about its group's mean, and the log-determinant of the precision matrix.
 
-    In a large pool two annotators share few comparisons. The approximate variance of a bias therefore uses only the
-    neighbours of the bias, which share comparisons with it, and ignores that the neighbours share comparisons with
-    other biases. In groups of at most ``FEW`` biases, the variances are exact.
+    In a large pool, most pairs of annotators share few comparisons. The approximate variance of a bias therefore uses
+    only the neighbours of the bias, which share comparisons with it, and ignores that the neighbours share comparisons
+    with other biases. In groups of at most ``FEW`` biases, the variances are exact.
     """
     diagonal = curvature.diagonal()
     neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1
@@ -780,7 +781,7 @@ def inverted(positive: Floats) -> tuple[Floats, float]:
 def _correct_laplace(
     pool: _VotePool, mode: Floats, variance: Floats, precision: Floats
 ) -> tuple[Floats, Floats, float]:
-    r"""Mean and standard deviation of every bias without a normal approximation, and the log marginal's correction.
+    r"""Return every bias's mean and sd without a normal approximation, and a correction of the log marginal likelihood.
 
     The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes, whose number, odds and
     attribute difference (``unit``) are fitted. At the mode, the log-likelihood of the hypothetical votes has the same
@@ -858,10 +859,10 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
 
 
 def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
-    r"""Q-values of the hypotheses that an annotator has exactly the mean bias of the pool.
+    r"""For each annotator, the q-value of the hypothesis that the annotator's bias equals the pool's mean bias exactly.
 
-    Two-sided normal p-values of :math:`\hat d_k / s_k` are adjusted by the step-up rule of Benjamini and Hochberg. If
-    all annotators with a q-value of at most 0.1 are flagged, the expected share of false flags is at most 10 %, **if
+    The two-sided normal p-values of :math:`\hat d_k / s_k` are adjusted by Benjamini and Hochberg's step-up rule. If
+    every annotator with a q-value of at most 0.1 is flagged, the expected share of false flags is at most 10 %, **if
     all other annotators have the same bias**. An annotator's q-value is NaN if the annotator's estimate is not finite.
 
     Examples
