@@ -1,7 +1,7 @@
 """Forget annotators, so that the remaining files reveal neither their votes nor their biases.
 
-The rows of the annotators are removed from tables of votes. A file with figures of individual annotators, such as a
-file of an audit, is deleted as a whole: a removed figure could be computed from the other figures and their mean.
+The rows of the annotators are removed from tables of votes. A file with figures about individual annotators, such as an
+audit file, is deleted as a whole, because a removed figure could be computed from the remaining figures and their mean.
 Finally, badpo searches all neighbouring files for the annotators' ids.
 """
 
@@ -106,7 +106,7 @@ class _Step:
     def carry_out(self) -> None:
         """Write an entry without ids to the record of the folder, and then remove the data.
 
-        The entry is written first, so that the record has the entry even if the process is killed.
+        The entry is written first, so that the record contains the entry even if the process is killed.
         """
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         went = {trace.path.name: trace.what for trace in self.traces}
@@ -134,7 +134,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Map each id of the annotators to forget to its pseudonym, including those in ``ids``."""
+        """Map the ids of the annotators to forget, including any of these ids in ``ids``, to their pseudonyms."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
@@ -179,7 +179,7 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the file of `badpo import --write-mapping`, which maps pseudonyms to ids; `ConfigError` for other files."""
+    """Read the mapping from pseudonyms to ids that `badpo import --write-mapping` wrote; refuse other files."""
     try:
         return dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -204,7 +204,7 @@ def forget(
 
     All files and folders are locked before the first change. The function searches the given tables, every file below
     the given folders, and every file next to the given files. The returned list is empty if no annotator is found. If
-    only some of the annotators are found, a `ConfigError` names the annotators that were not found, and nothing is
+    only some of the annotators are found, a `ConfigError` names the annotators who were not found, and nothing is
     changed. A file that contains a raw id only as text is listed but not deleted.
     """
     tables = [Path(path) for path in data]
@@ -226,7 +226,7 @@ def forget(
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
             places = {os.path.realpath(path) for path in paths} - own
             own.update(places)
-            # every call of `forget` acquires the locks in the same order, so that no two calls wait for each other
+            # every call to `forget` acquires the locks in the same order, so that no two calls wait for each other
             for path in sorted(places if not dry_run else ()):
                 held.enter_context(locked(path, wait))
 
@@ -242,7 +242,7 @@ def forget(
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
-        # if the tables of annotators of an audit are missing, its other files may contain votes of any annotator
+        # if an audit has no annotator tables, its other files may contain votes of any annotator
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
         sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
         learned = _learned_from_them(runs, sure)
@@ -314,7 +314,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
             f"{path} does not exist; name an audit's folder, a folder of runs, or a state of badpo watch"
         )
     # symbolic links are refused, because writing to one would replace the link and leave its target unchanged
-    # a pipe must not prevent that votes are forgotten; only regular files are read
+    # read only regular files, so that a pipe cannot prevent badpo from forgetting votes
     require_enclosed(path)
     return path
 
@@ -324,7 +324,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, a mask of the rows of the annotators to forget, and a mapping from their ids to pseudonyms."""
+    """A table, a mask that selects the rows of the annotators to forget, and a mapping from their ids to pseudonyms."""
 
     table: Table
     theirs: Bools
@@ -338,7 +338,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     try:
         ids = as_ids(table.frame[column])
     except (KeyError, ValueError) as error:
-        # the name of a column of votes may be the id of the person who voted
+        # the name of a vote column may be the id of the person who voted
         votes = columns_of_votes(table.frame, names)
         others = [name for name in names if name not in votes]
         like = [f"; {name} looks like it" for name in like_annotators(others)[:1]]
@@ -365,7 +365,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
 
 
 def _annotator_column(names: Sequence[str], column: str) -> str:
-    """Return ``column`` if the table has this column, and otherwise the name of the column recognised as annotators."""
+    """If the table has ``column``, return ``column``; otherwise return the name of the recognised annotator column."""
     if column in names:
         return column
     return columns_named(names, ["annotator"]).get("annotator", column)
@@ -477,7 +477,7 @@ def _files_of_people(
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """Yield a `_Step` that removes ``paths``, which lie in one folder; yield nothing if ``paths`` is empty."""
+    """If ``paths`` is not empty, yield a `_Step` that removes ``paths``, which all lie in one folder."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
@@ -513,15 +513,15 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return False
     if not (folder / "anchor.json").is_file():
         return any(folder.parent == run.parent for run in learned)
-    # anchor.json names the source run, from which the anchor was made, and which is usually in the same folder
-    # if no run in the anchor's folder has the name in anchor.json, any run with that name may be the source run
+    # anchor.json names the run from which the anchor was made; this source run is usually in the same folder if no run
+    # in the anchor's folder has the name in anchor.json, any run with that name may be the source run
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
 
 
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
-    """List policies that learned from the votes of annotators to forget, or of annotators who were forgotten before."""
+    """List policies that learned from votes of annotators to forget, or from votes of annotators forgotten earlier."""
     what = "a policy that was trained on the annotators' votes, or that was made from such a policy"
     told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
@@ -579,7 +579,7 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 def _search(
     files: Sequence[Path], folders: Sequence[Path], people: People, column: str
 ) -> tuple[dict[Path, Trace], set[str]]:
-    """Search ``folders``, and the folders of ``files`` without subfolders, for ids of the annotators to forget.
+    """Search ``folders``, and the folders (but not subfolders) of ``files``, for ids of the annotators to forget.
 
     Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym always
     identifies an annotator, wherever the pseudonym occurs in a file. A raw id identifies an annotator only in a column
@@ -636,7 +636,7 @@ _NET_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "+<>&'`"})
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
-    """Map each form in which tables and JSON may write an id or a pseudonym, in lower case, to the id or pseudonym.
+    """Map each lower-case form that an id or a pseudonym may have in tables and JSON to the id or the pseudonym.
 
     Short ids are left out, because a short id also occurs by chance in other texts.
     """
@@ -651,7 +651,7 @@ def _written_forms(people: People) -> dict[bytes, str]:
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
-                        # ASCII text in UTF-16-LE and UTF-16-BE has the same bytes apart from zero bytes at its ends
+                        # apart from zero bytes at its ends, ASCII text has the same bytes in UTF-16-LE as in UTF-16-BE
                         written[encoded.strip(b"\0")] = name
     return written
 

@@ -1,8 +1,8 @@
 """The class `Judgments`: comparisons of two responses, the votes on them, and the attribute differences of each vote.
 
 All votes on a comparison have the same response a and the same response b. The sign of a vote is +1 if the annotator
-chose a, and -1 for b. An attribute difference is the value of response a minus the value of response b. Therefore the
-logit of judgment j, by annotator k on comparison c, is ``sign_j * (u_c + theta_k . delta_j)``.
+chose a, and -1 if the annotator chose b. An attribute difference is the value of response a minus the value of response
+b. Therefore the logit of judgment j, by annotator k on comparison c, is ``sign_j * (u_c + theta_k . delta_j)``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ReadingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Judgments:
-    """Votes of annotators on pairs of responses, with the declared attributes measured.
+    """Annotators' votes on pairs of responses, with the measured values of the declared attributes.
 
     Attributes
     ----------
@@ -232,7 +232,7 @@ class Judgments:
         return dataclasses.replace(self, attributes=attributes, delta=delta, missing=missing)
 
     def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
-        """Split by prompt into training and held-out judgments, by the paper's rule.
+        """Split the judgments by prompt into training and held-out judgments, following the paper's rule.
 
         The distinct prompt ids are sorted and then shuffled with ``random.Random(seed)``. The first
         ``int(held_out * n_prompts)`` prompts are held out. Both parts keep the whole annotators table.
@@ -314,13 +314,13 @@ class Judgments:
         return numbers
 
     def prompt_of_votes(self) -> Ints:
-        """Return the number of the prompt of each vote, as an array of shape (n_votes,)."""
+        """Return each vote's prompt number, as an array of shape (n_votes,)."""
         prompts: Ints = pd.factorize(self.comparisons["prompt_id"])[0]
         of_votes: Ints = prompts[self.votes["comparison"].to_numpy()]
         return of_votes
 
     def majority(self) -> NDArray[np.int64]:
-        """Return the side with most votes in each comparison, +1 (a) or -1 (b), as an array of shape (n_comparisons,).
+        """Return each comparison's majority side, +1 (a) or -1 (b), as an array of shape (n_comparisons,).
 
         The weights of votes do not count. If both sides of a comparison have the same number of votes, the method
         returns the side of the earliest vote, as the paper does for its reference policy.
@@ -379,9 +379,9 @@ class Judgments:
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write a parquet file with one row for each vote, from which `read` returns the same judgments.
 
-        The file has the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted call
-        leaves no partial file. The parquet file does not contain the attributes, so declare the attributes when you
-        read it.
+        The file contains the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted
+        call leaves no partial file. The parquet file does not contain the attributes, so declare the attributes when
+        you read it.
 
         Parameters
         ----------
@@ -431,7 +431,7 @@ class Judgments:
 
     @property
     def n_annotators(self) -> int:
-        """Number of annotators in the annotators table; some may have no vote, because `take` keeps the whole table."""
+        """Number of annotators in the annotators table; some may have no votes because `take` keeps the whole table."""
         return len(self.annotators)
 
     @property
@@ -456,7 +456,7 @@ class Judgments:
 
 
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
-    """Measure an attribute of the scope response or pair; return g(a) and g(b) in an array (n_comparisons, 2)."""
+    """Measure a response or pair attribute; return g(a) and g(b) as an array of shape (n_comparisons, 2)."""
     return _sides(attribute, comparisons, _plain_texts(comparisons))
 
 

@@ -116,7 +116,7 @@ def find_misnamed(
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     found = [str(name) for name in frame.columns]
     absent = {column for _, column in columns if column is not None and column not in found}
-    # messages may quote a column of the table if the caller gave its name in another case
+    # if the caller gave the name of a column in another case, messages may quote the column's own name
     asked = [name for name in found if folded(name) in {*map(folded, absent)}]
     shown = _nameable_columns(frame, asked) if absent else []
     for ours, column in columns:
@@ -518,7 +518,7 @@ def _find_columns(
 
 
 def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
-    """Return the table and its columns, with the column that very likely names the annotators, if there is one.
+    """Find the column that very likely names the annotators; return the table and its columns, with this column if any.
 
     The column of annotators is recognised by its content or its name. The returned table has a notice (N103) that names
     the column.
@@ -535,7 +535,7 @@ def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
 
 
 def _without_prompts(table: Table, theirs: dict[str, str]) -> Recognised:
-    """Return the table with an empty text as the prompt of each row, and its columns.
+    """Return the table with an empty prompt in each row, and its columns.
 
     The table stays unchanged if the prompts are the common beginnings of two conversations.
     """
@@ -599,12 +599,12 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
 
 
 def _with_flags(table: Table) -> Table:
-    """Apply columns that flag ties or exchanged sides to the labels of the votes, and return the table.
+    """Apply columns that flag ties or exchanged sides to the vote labels, and return the table.
 
-    Labels may name places such as left and right, or count from 0, although the names of the answers' columns do not.
-    In such a table, only the user knows whether a label means a place on the screen. In a row with exchanged sides, the
-    word "exchanged" is added to a label that names a place, so that badpo reads the label only if the user defines its
-    meaning.
+    Labels may name places such as left and right, or count from 0, even if the names of the answer columns do not; in
+    this case, only the user knows whether a label means a place on the screen. In a row with exchanged sides, the
+    word "exchanged" is added to a label that names a place, so that badpo reads the label only if the user defines
+    its meaning.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -640,20 +640,20 @@ def _with_flags(table: Table) -> Table:
 
 
 def _ticked(column: pd.Series) -> NDArray[np.bool_]:
-    """Return for each row whether a column has a tick; False for all rows if the column holds anything but ticks."""
+    """Return, for each row, whether a column has a tick; if the column holds anything but ticks, all rows are False."""
     ticks = as_ratings(column)
     is_ticked: NDArray[np.bool_] = (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
     return is_ticked
 
 
 def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_]:
-    """Return for each row whether a column says that the sides were exchanged.
+    """Return, for each row, whether a column says that the sides were exchanged.
 
     ``words`` are the words in the name of the column. The column holds ticks, orders of the answers such as ``BA`` or
     ``[1, 0]``, or names of answers. If the cells name answers, the name of the column mentions a place on the screen,
     as in ``left_is``.
     """
-    # a list such as [1, 0] becomes the text "[1, 0]", of which only the letters and digits are compared
+    # a list such as [1, 0] becomes the text "[1, 0]", and only the letters and digits of this text are compared
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
     cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)
@@ -699,7 +699,7 @@ def _with_names_of_places(table: Table) -> Table:
 
 
 def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
-    """Return the table with empty texts filled from the row above, if merged cells in the file left them empty.
+    """If merged cells in the file left texts empty, fill these texts from the row above; return the table.
 
     The table stays unchanged unless each row has an annotator and a label, each label also occurs in a row with texts,
     and no annotator has two votes on the same texts.
@@ -721,9 +721,9 @@ def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
 
 
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
-    """Return the table without the rows in which all given columns of texts are empty.
+    """Return the table without the rows in which all of the given text columns are empty.
 
-    A row without texts holds totals, or a trial of an experiment that is not a vote.
+    A row without texts holds totals, or an experimental trial that is not a vote.
     """
     is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
     if is_empty.all() or not is_empty.any():
@@ -759,8 +759,8 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
 def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     """Return the columns of votes whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
-    If each column of votes has a column of annotators with the same number in its name, as ``rater_1`` for ``vote_1``,
-    the result contains the column of annotators of each vote.
+    If each vote column has an annotator column with the same number in its name (such as ``rater_1`` for ``vote_1``),
+    the result contains the annotator column for each vote.
     """
     frame, people, votes = table.frame, [], []
     for kind, of in _group_by_number(frame).items():
@@ -783,9 +783,9 @@ def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
 
 
 def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[str]) -> Recognised:
-    """Return a table with a row for each vote, made from a table in which each annotator has a column.
+    """Convert a table in which each annotator has a column to a table with a row for each vote.
 
-    The columns of the annotators are ``people``, or by default the columns of labels that are most alike.
+    The annotators' columns are ``people`` or, by default, the label columns that are most alike.
     """
     new = ["annotator", "winner"]
     frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
@@ -823,7 +823,7 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
 
 
 def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
-    """Return a table with a row for each vote, made from counts of the votes for each side, without annotators."""
+    """Convert counts of the votes for each side to a table with a row for each vote, without annotators."""
     sides = {name.removeprefix("votes_"): theirs[name] for name in ANSWERS[-3:] if name in theirs}
     cells = {side: table.frame[name] for side, name in sides.items()}
     # a tick counts as one vote
