@@ -283,7 +283,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
 
 
 def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
-    """Estimate one slope for all annotators; if the slope is not usable, also return the reason, else an empty text."""
+    """Estimate one slope for all annotators, and return the reason why the slope is unusable (or an empty text)."""
     if not len(votes.sign):
         return np.nan, "few"
     scale, gain = votes.fit_common_slope()

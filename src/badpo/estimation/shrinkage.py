@@ -64,7 +64,7 @@ NEWTON_STEPS, MOST_HALVINGS = 50, 40
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
-# Largest number of rounds that update tau and the dispersion; the rounds end at a smaller change of the dispersion.
+# Largest number of rounds that update tau and the dispersion, and smallest change that leads to another round.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
 # Smallest posterior probability of a large deviation at which an annotator is flagged.
 LIKELY = 0.5

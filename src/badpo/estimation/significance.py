@@ -1,4 +1,4 @@
-"""Test differences between annotators and between classes of annotators, and measure agreement."""
+"""Test for differences between annotators and between classes of annotators, and measure agreement."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -19,10 +19,10 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# The test of classes uses at most this number of groups of annotators: the largest groups.
+# The test of classes uses only the largest groups of annotators, at most this many.
 MOST_GROUPS = 50
 # The test of classes is averaged over this number of values of tau.
-# Values of tau whose log-mass is lower than the largest log-mass by NEGLIGIBLE or more are omitted.
+# A value of tau is omitted if its log-mass is lower than the largest log-mass by NEGLIGIBLE or more.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -32,7 +32,7 @@ BiasVariant = Literal["pooled", "shared_mean", "class"]
 
 @dataclass(frozen=True)
 class ClassOffsets:
-    r"""Mean biases of the classes of annotators, relative to all annotators with a class.
+    r"""Mean biases of annotator classes, relative to all annotators with a class.
 
     Attributes
     ----------
@@ -54,14 +54,14 @@ class ClassOffsets:
 
 
 def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike | None = None) -> Floats:
-    r"""P-value, for each attribute, of the hypothesis that all annotators have the same bias.
+    r"""For each attribute, p-value of the hypothesis that all annotators have the same bias.
 
     If all annotators have the same bias toward an attribute of the responses, the conditional likelihood does not
     depend on this bias. The score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, then has mean 0 and covariance
     V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases. The statistic
-    is compared with the scaled chi-squared distribution :math:`c \chi^2_\nu` of the same mean, tr V, and variance, 2 tr
-    V^2. The test keeps its level with few votes per annotator; a likelihood ratio test with one parameter per annotator
-    does not.
+    is compared with the scaled chi-squared distribution :math:`c \chi^2_\nu` that has the same mean, tr V, and the same
+    variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio test with one
+    parameter per annotator does not.
 
     ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
     tested, the biases toward the other attributes are those of ``biases``. An attribute that varies between the votes
@@ -106,7 +106,7 @@ def class_offsets(
 ) -> ClassOffsets:
     r"""Estimate the mean bias of every class of annotators from the estimates of individual annotators.
 
-    The units of the analysis are annotators, not votes, because annotators of one class differ too:
+    The units of analysis are annotators, not votes, because annotators within a class also differ:
 
     .. math:: \hat d_k = \mu_{class(k)} + h_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad p = \int P(\chi^2_\nu > Q_0(\tau) - Q_1(\tau))\, \pi(\tau)\, d\tau
@@ -171,7 +171,7 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Mark the members of the ``MOST_GROUPS`` largest groups of annotators, without groups of one member.
+    """Mark the members of the ``MOST_GROUPS`` largest groups of annotators, excluding groups with one member.
 
     The maximum number of groups keeps the design matrix small.
     """
@@ -192,7 +192,7 @@ def _uncorrelated(
     """
     value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
     own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
-    # a large bias has a large error; if the weights used this error, the test of equal classes would be conservative
+    # a large bias has a large error, and weights based on this error would make the test of equal classes conservative
     variance = (own * n).mean() / n
     if biases.covariance is None:
         return value, design, variance
@@ -209,7 +209,7 @@ def _uncorrelated(
 def _compare_classes(
     value: Floats, design: Floats, variance: Floats, sizes: Ints, merit_covariance: Floats | None
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Offset of each class, the ends of its 95 % credible interval, and the p-value of the test of equal classes."""
+    """Return class offsets, the ends of their 95 % credible intervals, and the p-value of the test of equal classes."""
     n_classes = len(sizes)
     classes, groups = design[:, :n_classes], design[:, n_classes:]
     contrast = np.eye(n_classes, design.shape[1])
@@ -246,7 +246,7 @@ def _compare_classes(
 
 
 def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floats]]:
-    """Return pairs of a probability and a covariance matrix of the part of class offsets that is due to reliability."""
+    """List covariance matrices of the part of class offsets that is due to reliability, each with its probability."""
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
@@ -271,7 +271,7 @@ def _tau_masses(value: Floats, design: Floats, variance: Floats, rank: int) -> t
 
 
 class _LeastSquares(NamedTuple):
-    """Residual sums of squares (t,), coefficients (t, p) and information (t, p, p) for t rows of weights."""
+    """For t rows of weights, residual sums of squares (t,), coefficients (t, p), and information (t, p, p)."""
 
     left: Floats
     coefficients: Floats
@@ -293,7 +293,7 @@ def _weighted_squares(
 
 
 class Recommendation(NamedTuple):
-    """The recommended bias term, by its name in a training config, and the evidence in one sentence."""
+    """The recommended bias term, by its name in a training config, with the evidence in one sentence."""
 
     variant: BiasVariant
     reason: str
@@ -307,8 +307,8 @@ def recommend(
     """Choose the bias term from the evidence that annotators or classes of annotators differ.
 
     The function chooses ``class`` if the biases of classes differ, ``shared_mean`` if only the biases of individual
-    annotators differ, and ``pooled`` otherwise. The evidence that annotators differ is the test of one shared bias, or
-    the interval of tau if there is no test.
+    annotators differ, and ``pooled`` otherwise. The evidence that annotators differ comes from the test of one shared
+    bias or, without a test, from the interval of tau.
 
     Examples
     --------
@@ -367,7 +367,7 @@ class PoolAgreement:
 
 
 class AnnotatorAgreement(NamedTuple):
-    """Mean share of co-voters on the same side, over the comparisons with a co-voter; NaN without such a comparison.
+    """Mean share of co-voters on the same side; NaN if no comparison has a co-voter.
 
     ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. The interval is
     conservative if comparisons have several co-voters, because the share of agreeing co-voters varies less than a
@@ -424,8 +424,8 @@ def annotator_agreement(
 ) -> AnnotatorAgreement:
     """Share of co-voters who agree with each annotator.
 
-    A bias lowers the agreement slightly on comparisons whose sides differ. To measure agreement without the effect of
-    bias, pass only votes on comparisons whose sides do not differ.
+    On comparisons whose sides differ, a bias slightly lowers agreement. To exclude the effect of bias from the
+    agreement, pass only votes on comparisons whose sides do not differ.
 
     Examples
     --------
@@ -455,7 +455,7 @@ def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tup
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     """Mark the earliest vote of each annotator on each comparison.
 
-    Statistics that compare a vote with the votes of other annotators use one vote per annotator and comparison.
+    Statistics that compare a vote with other annotators' votes use one vote per annotator and comparison.
 
     Examples
     --------
@@ -470,12 +470,12 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
 
 
 def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
-    r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
+    r"""P-value of the hypothesis that biases are toward an attribute rather than toward a correlated feature.
 
-    If one side of a comparison has more of the attribute and more of the feature, a bias toward either has the same
-    effect. The annotators' biases :math:`x_k` are estimated from comparisons on which attribute and feature agree, by
-    one Newton step from zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit of a
-    vote is
+    If one side of a comparison has more of both the attribute and the feature, a bias toward either of them has the
+    same effect. From comparisons on which attribute and feature agree, the annotators' biases :math:`x_k` are estimated
+    by one Newton step from zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit
+    of a vote is
 
     .. math:: x_k d + \gamma x_k (f - d)
 

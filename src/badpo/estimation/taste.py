@@ -1,6 +1,6 @@
-"""Camps of taste: annotators who agree with one another more than their agreement with all annotators implies.
+"""Find camps of taste: annotators who agree with one another more than their overall agreement implies.
 
-A random responder agrees with nobody. An annotator with another taste agrees with annotators who share this taste.
+A random responder agrees with nobody. An annotator with a different taste agrees with annotators who share this taste.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from scipy.special import ndtr
 from badpo.estimation.fit import Votes
 from badpo.theory import Floats, Ints
 
-# Smallest number of votes of an annotator whom the tests compare, and largest number of compared annotators.
+# The tests compare annotators with at least FEWEST_VOTES votes, and at most MOST_COMPARED annotators.
 FEWEST_VOTES, MOST_COMPARED = 10, 200
 # Number of simulated pools, and number of equally extreme pools that ends the simulation (Besag and Clifford, 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
-# Number of iterations that fit a model with one factor, and significance level of the tests for camps of annotators.
+# Number of iterations for fitting a model with one factor, and significance level of the tests for camps.
 ROUNDS, LEVEL = 60, 0.05
 
 
 class Camps(NamedTuple):
-    """Result of the tests for camps; all values are NaN if the votes are too few for the tests.
+    """Result of the tests for camps; all values are NaN if there are too few votes for the tests.
 
     ``attenuation`` is approximately the ratio of estimated to true biases and tau if annotators of different camps are
     compared. ``equal_p`` is the p-value of the test that all annotators agree with the others equally.
@@ -45,7 +45,7 @@ class Camps(NamedTuple):
 
 
 def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
-    r"""Test the hypothesis of one dimension of quality against camps of taste.
+    r"""Test the hypothesis that quality has one dimension against the alternative that there are camps of taste.
 
     With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
     minus the part that each annotator's biases explain) is :math:`v_k v_l`. For each pair of annotators, the residual
@@ -54,7 +54,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     largest eigenvalue of the matrix of residuals. The null distribution of this eigenvalue comes from simulated votes,
     which depend on one normally distributed quality and on the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
     marks annotators who agree little with the others. A second test asks whether the ``suspect`` annotators agree with
-    one another. The p-value for camps is twice the smaller one of the two tests' p-values.
+    one another. The p-value for camps is twice the smaller p-value of the two tests.
 
     If only a few annotators have another taste, they share too few comparisons for both tests, but they agree less with
     all other annotators. A third test therefore compares the variance of :math:`v_k`, weighted by numbers of pairs,
@@ -128,7 +128,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
 
 
 def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
-    """Estimate how much camps attenuate biases; annotators who agree more than the average pair are in one camp."""
+    """Estimate how much camps attenuate biases; two annotators who agree more than the average pair are in one camp."""
     same = implied > implied.mean()
     mean = (products[each].sum() / max(n[each].sum(), 1.0) for each in (same, ~same))
     within, between = np.sin(np.pi / 2 * np.clip(list(mean), -0.99, 0.99))
@@ -158,7 +158,7 @@ def _simulate_p_value(
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:
-    """Sums of products of two annotators' values over their common comparisons, with zeros on the diagonal."""
+    """For each pair of annotators, sum the products of their values over common comparisons; the diagonal is zero."""
     table = sparse.csr_array((values, (row, column)))
     products = np.asarray((table.T @ table).toarray())
     np.fill_diagonal(products, 0.0)
@@ -166,7 +166,7 @@ def _products(values: Floats, row: Ints, column: Ints) -> Floats:
 
 
 def _fit_one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Fit one factor to the products by least squares, weighted by numbers of pairs; return residuals and factor."""
+    """Fit one factor to the products by least squares weighted by pair counts; return the residuals and the factor."""
     factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
     for _ in range(ROUNDS):
         factor = (factor + (products @ factor) / (n @ factor**2 + 1e-9)) / 2
