@@ -1,9 +1,9 @@
-"""Tree attention, which runs a prefix that several sequences share through the model only once.
+"""Tree attention: a prefix that several sequences share goes through the model only once.
 
 A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. All layers of a
 model except attention process each token separately and need no change. badpo registers an attention function in
 transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
-forward. Without a `TreePlan`, the attention function computes ordinary attention with the padding mask, so that
+forward method. Without a `TreePlan`, the attention function computes ordinary attention with the padding mask, so that
 generation during training stays exact.
 
 The plan is a keyword and not a context, because gradient checkpointing runs the layers again in the backward pass.
@@ -57,7 +57,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """Attention pattern of a packed row: the tokens that each token attends to, in the formats of the kernels."""
+    """Attention pattern of a packed row: the tokens that each token attends to, in the kernels' formats."""
 
     segments: np.ndarray
     device: torch.device
@@ -69,12 +69,12 @@ class TreePlan:
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest sequence in the packed row."""
+        """Number of tokens in the longest sequence of the packed row."""
         q_start, q_end, prefix_start, prefix_end = self.segments.T
         return int((q_end - q_start + prefix_end - prefix_start).max())
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
+        """Compute the attention output of shape (T, heads, value_dim) from the query, key and value tensors.
 
         Under autocast, the attention output has autocast's precision, as in torch's own attention.
         """
@@ -111,7 +111,7 @@ class TreePlan:
         return torch.cat(outputs).index_select(0, output_index)
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Compute the attention by torch's variable-length flash kernel, which requires CUDA and half precision.
+        """Compute the attention with torch's variable-length flash kernel, which requires CUDA and half precision.
 
         The kernel aligns the causal mask with the end of the keys, so that all queries attend to the whole prefix.
         """
@@ -146,7 +146,7 @@ class TreePlan:
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
         # a repeated query index stands for a token at its first occurrence and for padding at all later occurrences
-        # the assignment in reverse order keeps the output position of the first occurrence of each query index
+        # assigning in reverse order keeps the output position of the first occurrence of each query index
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
@@ -185,7 +185,7 @@ def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) 
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
-    """Cut each segment into at most ``most`` blocks of queries; return an int64 array of shape (n_blocks, 5).
+    """Cut each segment into at most ``most`` query blocks; return an int64 array of shape (n_blocks, 5).
 
     The columns of the array are begin, end, n_before, prefix_start and n_prefix. Each query in [begin, end) attends to
     the n_before tokens before its block and to the tokens of the block up to its own position. Of the n_before tokens,
@@ -237,7 +237,7 @@ _KNOWN_KEYWORDS |= {"sliding_window", "dropout", "is_causal"}
 
 
 def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> Tensor:
-    """Last hidden state of every token of a packed row, equal to the states from a separate forward of each sequence.
+    """Hidden states of all tokens in a packed row, equal to those from a separate forward pass over each sequence.
 
     Call this function inside the context `tree_attention`.
     """
@@ -253,7 +253,7 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
         input_ids=input_ids[None],
         position_ids=pack["position_ids"][None],
         # Transformers passes an empty four-dimensional attention mask to the attention function unchanged.
-        # An attention function that ignores the tree plan fails on the empty mask and does not return wrong values.
+        # An attention function that ignores the tree plan fails on the empty mask instead of returning wrong values.
         attention_mask=torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=input_ids.device),
         tree_plan=plan,
         use_cache=False,
@@ -264,11 +264,11 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Context manager that makes ``model`` use the tree attention.
+    """Context manager that makes ``model`` use tree attention.
 
-    The context must include the whole training or scoring with all backward passes. Inside the context, a forward
-    without a packed row, such as in generation, uses ``sdpa`` attention. If the model is saved inside the context, its
-    configuration does not contain the name of the tree attention.
+    The context must enclose all of training or scoring, including every backward pass. Inside the context, a forward
+    pass without a packed row, as in generation, uses ``sdpa`` attention. If the model is saved inside the context, its
+    configuration does not mention tree attention.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(
@@ -316,7 +316,7 @@ def tree_attention_forward(
 
 
 def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if an attention layer needs a feature that the tree attention does not support."""
+    """Raise `ValueError` if an attention layer needs a feature that tree attention does not support."""
     used = {name: value for name, value in options.items() if value is not None and value is not False}
     problems = sorted(used.keys() - _KNOWN_KEYWORDS)
     window, dropout = used.get("sliding_window"), used.get("dropout")
@@ -336,7 +336,7 @@ def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping
 
 
 def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
-    """Return a feature of the model that the tree attention does not support; None if there is no such feature."""
+    """Return a model feature that tree attention does not support; None if every feature is supported."""
     text = config.get_text_config()
 
     def setting(name: str) -> Any:
@@ -367,10 +367,11 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
 
 
 def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
-    """Raise `ConfigError` if the rotary positions of a sequence would depend on the other sequences of the forward.
+    """Raise `ConfigError` if a sequence's rotary positions would depend on other sequences in the same forward pass.
 
     If one sequence is longer than the model's original context length, "longrope" and dynamic NTK scaling change the
-    rotary frequencies for the whole forward. Dynamic NTK scaling keeps the changed frequencies for later forwards.
+    rotary frequencies for the whole forward pass. Dynamic NTK scaling keeps the changed frequencies for later forward
+    passes.
     """
     text = config.get_text_config()
     for rope in _read_rotations(text):
@@ -390,6 +391,6 @@ def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
 
 
 def _read_rotations(text: PreTrainedConfig) -> list[dict[str, Any]]:
-    """Return the settings of a model's rotary position embeddings, for all layers and for each type of layer."""
+    """Return a model's rotary embedding settings, for all layers and for each layer type."""
     rope = getattr(text, "rope_parameters", None) or {}
     return [rope, *(part for part in rope.values() if isinstance(part, dict))]

@@ -1,11 +1,11 @@
-"""Select the judgments of each optimizer step and make the tensors of the micro-batches.
+"""Select the judgments for each optimizer step and build the micro-batch tensors.
 
-The judgments of an optimizer step are selected for all processes together, depending only on the seed and the step.
+The judgments of an optimizer step are selected for all processes together and depend only on the seed and the step.
 The judgments of a step are then divided into micro-batches. All votes of a step on the same comparison are in the same
 micro-batch, so that the comparison goes through the model once.
 """
 
-# mypy does not analyze torch, so the classes of torch have no types
+# mypy does not analyze torch, so torch classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCHING = ("random", "grouped", "comparisons")
 
 
 class MicroBatch(TypedDict):
-    """Tensors of the judgments of a micro-batch and of their comparisons."""
+    """Tensors of a micro-batch's judgments and their comparisons."""
 
     scoring: ScoringInputs | None  # inputs of the scoring forward; None if no process has a judgment
     reference_logps: Tensor  # reference log-probability of every scored token
@@ -46,7 +46,7 @@ class MicroBatch(TypedDict):
     ]  # share of the judgments of the step, or number of judgments in an evaluation
     token_weight: NotRequired[Tensor]  # weight of every scored token, if the objective weighs tokens
     router_load: NotRequired[Tensor]  # load-balancing loss of the routers, from the forward
-    # log-probabilities and rewards of all responses, if the forward scores every token of a response
+    # log-probabilities and rewards of all responses; only present if the forward pass scores every response token
     response_scores: NotRequired[tuple[Tensor, Tensor]]
 
 
@@ -89,7 +89,7 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Data set of judgments, whose items have the token ids of a judgment under the column names of TRL."""
+    """Data set of judgments; each item contains the token ids of one judgment under TRL's column names."""
 
     judgments: Judgments
     encoded: EncodedComparisons
@@ -148,7 +148,7 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Build the tensors of a micro-batch, which contain each comparison once for the forward, and all votes on it.
+    """Build the tensors of a micro-batch: each comparison once for the forward pass, and all votes on it.
 
     All processes need the same number of micro-batches. A micro-batch without judgments therefore contains the first
     comparison of the data but no vote, so that its loss is zero and still depends on every parameter.

@@ -1,6 +1,6 @@
 """Files of a training run: checkpoints, properties that a resumed run must share, step log, and package versions."""
 
-# mypy does not analyze transformers, so the classes of transformers have no types
+# mypy does not analyze transformers, so transformers classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Context manager that raises an `OSError` with the name of a file or folder if the disk is full.
+    """Context manager under which a full disk raises an `OSError` that names a file or folder.
 
     If the disk is full, torch itself raises an error that does not mention the disk.
     """
@@ -216,7 +216,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def _step(checkpoint: Path) -> int:
-    """Return the step in the name of a checkpoint's folder; 0 if the folder is not a checkpoint."""
+    """Return the step number in a checkpoint folder's name; 0 if the folder is not a checkpoint."""
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 
@@ -247,7 +247,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Delete checkpoints without a manifest, which remain after a full disk or a killed process."""
+    """Delete checkpoints without a manifest, which a full disk or a killed process leaves behind."""
     for path in list_checkpoints(folder):
         if not (path / MARKER).exists():
             shutil.rmtree(path, ignore_errors=True)
@@ -424,7 +424,7 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
 
 
 def save_optimizer(run: BiasRun, folder: Path) -> None:
-    """Write the state of the rule that updates theta, if any part of theta is learned."""
+    """If any part of theta is learned, write the state of theta's update rule."""
     if run.theta_rule is not None:
         save_privately(run.theta_rule.state_dict(), folder / BIAS_OPTIMIZER_FILE)
 
@@ -445,7 +445,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
 
 
 def save_bias(run: Trainer, folder: Path) -> None:
-    """Write the bias term of a run, with information about the run's votes and the unit of theta."""
+    """Write a run's bias term, with information about the run's votes and theta's unit."""
     facts = {"variant": run.args.bias, **collect_bias_facts(run.judgments, run.bias)}
     if not run.objective.in_log_odds:
         facts["theta_in_log_odds"] = False
@@ -569,12 +569,12 @@ class RunCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """If the Trainer restored the weights of the best checkpoint, restore theta of this checkpoint too."""
+        """If the Trainer restored the best checkpoint's weights, restore that checkpoint's theta too."""
         if best := _find_best(args, state):
             self._load_state(best)
 
     def _load_state(self, folder: Path) -> None:
-        """Restore theta and the state of the objective from a checkpoint."""
+        """Restore theta and the objective's state from a checkpoint."""
         run, state = self._trainer, folder / OBJECTIVE_FILE
         load_theta(run, BiasTerm.load(folder), folder)
         run.objective.load_state_dict(load_file(state) if state.exists() else {})

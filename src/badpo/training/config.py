@@ -1,6 +1,6 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
-# mypy does not analyze transformers, so the classes of transformers have no types
+# mypy does not analyze transformers, so transformers classes have no types
 # mypy: disallow-subclassing-any=False
 
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ FIXED = {
 # Arguments that a recipe must not set but that Python code may pass to `BADPOConfig`.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
-# Old names of arguments of `transformers.TrainingArguments`, with the new names.
+# Old names of `transformers.TrainingArguments` arguments, with the new names.
 RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -84,7 +84,7 @@ RENAMED: dict[str, str] = {
 def resolve_bias_fit(
     fit: str | None, learning_rate: float | None, warm_start: str
 ) -> tuple[str, float | None]:
-    """Return the update rule of theta and the learning rate of this rule, with defaults filled in.
+    """Return theta's update rule and the rule's learning rate, with defaults filled in.
 
     If ``fit`` is None, the update rule is "adam" if a learning rate or a warm start is set, and "anchored" otherwise.
     """
@@ -223,7 +223,7 @@ class BADPOConfig(TrainingArguments):
     model_init_kwargs: Json | str | None = None
     trust_remote_code: bool = False
 
-    # Arguments of TRL that have no effect in badpo or only one supported value; `trl_keys.yaml` explains the reasons.
+    # TRL arguments that badpo ignores or supports with only one value; `trl_keys.yaml` gives the reasons.
     warmup_ratio: float | None = None
     dataset_num_proc: int | None = None
     truncation_mode: str = "keep_start"
@@ -246,7 +246,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> Json:
-        """Return the arguments for experiment trackers, without gold annotators, secrets, and the folders in paths."""
+        """Return the arguments for experiment trackers, without gold annotators, secrets or the folders in paths."""
         public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in public.items() if name != "gold_annotators"}
 
@@ -282,7 +282,7 @@ class BADPOConfig(TrainingArguments):
 
     @property
     def step_size(self) -> int:
-        """Number of judgments of an optimizer step; number of comparisons if ``batching`` is "comparisons"."""
+        """Number of judgments in an optimizer step, or of comparisons if ``batching`` is "comparisons"."""
         size: int = self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
         return size
 
@@ -396,7 +396,7 @@ class BADPOConfig(TrainingArguments):
         for key in REFUSED:
             if key not in ALLOWED_IN_PYTHON and key != selecting_key:
                 value = getattr(self, key, None)
-                # transformers converts some arguments to members of an enum; badpo checks the value of the member
+                # transformers converts some arguments to enum members; badpo checks the member's value
                 if reason := refusal(key, getattr(value, "value", value)):
                     yield reason
 
@@ -412,7 +412,7 @@ class BADPOConfig(TrainingArguments):
 
 
 def _hide_private(name: str, value: Any) -> Any:
-    """Return the value of an argument without the folders of this machine and without secrets."""
+    """Return an argument's value without secrets and without this machine's folders."""
     if isinstance(value, dict):
         return {inner: _hide_private(str(inner), entry) for inner, entry in value.items()}
     if isinstance(value, str | Path) and name.endswith("token"):

@@ -37,14 +37,14 @@ ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
 # Number of comparisons that badpo passes to the tokenizer at once.
 _ENCODED_AT_ONCE = 1_000
-# Time limit in seconds for one rendering call of a chat template, which usually takes less than a second.
+# Time limit in seconds for rendering a chat template once, which usually takes less than a second.
 _MOST_SECONDS = 60.0
 
-# A message of a chat, or any object that a chat template accepts as a message.
+# A chat message, or any object that a chat template accepts as a message.
 Message = Any
 # A prompt or a response, which is either a text or a list of chat messages.
 Text = str | Sequence[Message]
-# Arguments of a chat template for one conversation, such as the tools of the conversation.
+# Chat-template arguments for one conversation, such as its tools.
 TemplateOptions = Json
 # Token ids of a prompt and of its two responses a and b.
 TokenIds = tuple[Sequence[int] | np.ndarray, list[int], list[int]]
@@ -252,7 +252,7 @@ def encode_comparisons(
 
 
 def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
-    """Read the arguments of the chat template for each comparison, such as tools, from the columns that TRL uses."""
+    """Read each comparison's chat-template arguments, such as tools, from the columns that TRL uses."""
     tools, options = (
         [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
         for name in TEMPLATE_COLUMNS
@@ -312,7 +312,7 @@ def report_lengths(
 ) -> list[Problem]:
     """Report how many comparisons the length limit drops, and how many responses and attributes it changes.
 
-    If the length limit cuts a response, it removes attributes at the end of the response, such as a signature. The
+    A response that the length limit cuts loses attributes at its end, such as a signature. The
     votes would then train the policy on an attribute that the cut response no longer contains.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
@@ -370,7 +370,7 @@ def _count_changed(
     tokenizer: PreTrainedTokenizerBase,
     cut: np.ndarray,
 ) -> Iterator[tuple[str, int]]:
-    """For each attribute of responses, count the cut responses whose attribute value changes because of the cut."""
+    """For each response attribute, count the responses whose attribute value changes because they were cut."""
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]
@@ -405,7 +405,7 @@ def require_matching_tokenizer(
 def find_model_problems(
     judgments: Judgments, model: str, encoding: str, max_length: int
 ) -> list[Problem]:
-    """Find problems with the length limit and with unknown token ids, without loading the weights of the model."""
+    """Find problems with the length limit and with unknown token ids, without loading the model weights."""
     try:
         with asking_once(model):
             tokenizer = load_tokenizer(model)
