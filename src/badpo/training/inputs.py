@@ -87,7 +87,7 @@ def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
 def load_model(
     model: str | PreTrainedModel, args: BADPOConfig, argument: str = "model"
 ) -> PreTrainedModel:
-    """Return a model with the scoring branch; a model that is given by name is loaded with ``args.model_init_kwargs``.
+    """Return a model with the scoring branch; a model given by name is loaded with ``args.model_init_kwargs``.
 
     The default ``dtype`` is float32, because bfloat16 weights would lose the small updates of preference training.
     """
@@ -245,11 +245,11 @@ def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> 
 
 
 def disable_dropout(model: PreTrainedModel) -> Dropouts:
-    """Turn off every dropout, layer drop and router jitter of ``model``; return the dropouts of its configurations.
+    """Turn off every dropout, layer drop and router jitter in ``model``; return the dropouts of its configurations.
 
     Dropouts become 0 in modules and configurations, because some layers read the dropout from a module and some from
     the configuration. A module with router jitter stays in evaluation mode instead, because some models also use the
-    jitter as a threshold of the routing.
+    jitter as a routing threshold.
     """
     removed: Dropouts = []
     for module in model.modules():
@@ -285,12 +285,12 @@ def restore_dropouts(removed: Dropouts) -> Iterator[None]:
 def build_bias(
     judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
 ) -> BiasTerm:
-    """Create the bias term of a variant in `badpo.objective.bias.VARIANTS`, with theta at zero or at an estimate.
+    """Create the bias term of a variant in `badpo.objective.bias.VARIANTS`; theta starts at zero or at an estimate.
 
-    With ``warm_start`` "audit", theta of all annotators starts at `badpo.auditing.pool_bias.estimate_shared_biases`.
-    With ``warm_start`` "offline", theta starts at the log-odds that a vote is for the response with the attribute.
-    ``gold_named`` are annotators whose theta is held at zero; with gold annotators, theta starts at
-    `estimate_bias_from_gold`.
+    With ``warm_start`` "audit", every theta starts at the estimate of
+    `badpo.auditing.pool_bias.estimate_shared_biases`. With ``warm_start`` "offline", theta starts at the log-odds that
+    a vote is for the response with the attribute. ``gold_named`` are annotators whose theta is held at zero; with gold
+    annotators, theta starts at `estimate_bias_from_gold`.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -340,7 +340,7 @@ def make_theta_rule(
 
 
 def make_start_votes(judgments: Judgments) -> JudgedVotes:
-    """Return the training votes with margins of zero, which are the margins of the policy before training."""
+    """Return the training votes with margins of zero, which are the policy's margins before training."""
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
@@ -372,7 +372,7 @@ def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools
 
 
 def count_gold_votes(judgments: Judgments, gold: Bools) -> dict[str, int]:
-    """For each attribute, count the votes of gold annotators on responses that differ in the attribute."""
+    """For each attribute, count the gold annotators' votes on responses that differ in the attribute."""
     is_gold_vote = gold[judgments.votes["annotator"].to_numpy()]
     n_cross = judgments.cross_group()[is_gold_vote].sum(axis=0)
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
@@ -383,8 +383,8 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
 
     The estimates come from the conditional estimator with the gold annotators as anchors
     (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The array
-    has the shape (n_annotators, n_attributes). The function raises `ConfigError` if no comparison connects the gold
-    annotators with the other annotators on an attribute.
+    has the shape (n_annotators, n_attributes). If, for some attribute, no comparison connects the gold annotators with
+    the other annotators, the function raises `ConfigError`.
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     strata, n_annotators = judgments.comparable_votes(), judgments.n_annotators
@@ -483,7 +483,7 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 
 def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
-    """Choose the variant of the bias term; the default is `shared_mean`, or `pooled` (N161) without annotators."""
+    """Choose the bias variant; the default is `shared_mean`, or `pooled` (N161) if the votes name no annotators."""
     # the warning W110 reports an unused column that looks like a column of annotator ids
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
@@ -591,7 +591,7 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
 
 
 def _encode_cell(cell: object) -> str | None:
-    """Convert a cell of a column in `TEMPLATE_COLUMNS` to JSON; a string is already JSON."""
+    """Convert a table cell in one of the `TEMPLATE_COLUMNS` to JSON; a string is already JSON."""
     if isinstance(cell, str):
         return cell or None
     if pd.api.types.is_scalar(cell) and pd.isna(cell):

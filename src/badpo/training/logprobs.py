@@ -2,9 +2,9 @@
 
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
 runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits, in portions
-of limited size, and only at the positions before scored tokens. The class of the model thus applies its own output
-head, bias, scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a
-wrapped model loses the gradients silently.
+of limited size, and only at the positions before scored tokens. The model class thus applies its own output head, bias,
+scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a wrapped
+model loses the gradients silently.
 """
 
 # mypy does not analyze torch and transformers, so their classes have no types
@@ -48,23 +48,24 @@ from badpo.training.packing import (
     response_trees,
 )
 
-# Maximum number of logits (positions times vocabulary) at any time; 2**22 logits in float32 are 16 MiB.
+# Maximum number of logits (positions times vocabulary) in memory at any time; 2**22 float32 logits take 16 MiB.
 LOGITS_AT_ONCE = 2**22
 # 512 MiB on a GPU, because small chunks leave a GPU idle and each chunk makes a gradient of the whole output
 # embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
-# Input tensors of the forward that scores responses; see `badpo.training.packing.plan_pack`. "segments" stays an array.
+# Input tensors of the forward pass that scores responses; see `badpo.training.packing.plan_pack`. "segments" stays an
+# array.
 ScoringInputs = dict[str, Tensor]
 
 
 def attach(model: PreTrainedModel) -> PreTrainedModel:
-    """Add the keyword argument ``scoring`` to the forward of ``model``, and return the same model object.
+    """Add the keyword argument ``scoring`` to the forward method of ``model``, and return the same model object.
 
     ``model(scoring=inputs)`` returns the log-probability of every target token, float32 of shape (n_scored,). If the
-    inputs contain ``row_weight``, the weight of each row, the forward also returns the load-balancing loss of the
-    routers. Without ``scoring``, the forward of the model is unchanged. Calling `attach` twice has no further effect.
-    If the model has an adapter, `attach` changes the base model inside the adapter.
+    inputs contain ``row_weight``, the weight of each row, the forward pass also returns the routers' load-balancing
+    loss. Without ``scoring``, the model's forward pass is unchanged. Calling `attach` twice has no further effect. If
+    the model has an adapter, `attach` changes the base model inside the adapter.
 
     The forward is bound with `types.MethodType`, so that a deep copy of the model uses the weights of the copy.
     """
@@ -114,7 +115,7 @@ def _token_logps(model: PreTrainedModel, scoring: ScoringInputs) -> Tensor | tup
 
 
 def _router_load(model: PreTrainedModel, output: ModelOutput, weight: Tensor) -> Tensor:
-    """Load-balancing loss of a mixture of experts as in TRL, in which each token has the weight ``weight``."""
+    """Return the load-balancing loss of a mixture of experts, as in TRL, with tokens weighted by ``weight``."""
     config = model.config.get_text_config()
     routed = getattr(output, "router_logits", None)
     if not routed or not hasattr(config, "num_experts"):
@@ -159,7 +160,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
         n_calls += 1
         return states
 
-    # hooks of accelerate store a forward in the model instance, which must be restored after the call
+    # accelerate's hooks store a forward method in the model instance; this method must be restored after the call
     forwards = [vars(part).get("forward") for part in inner]
     for part in inner:
         part.forward = return_states
@@ -212,7 +213,7 @@ def max_rows(n_vocabulary: int, device: torch.device) -> int:
 
 
 def pick_logps(logits: Tensor, target: Tensor) -> Tensor:
-    r"""Log-probability of the target token of each row under the softmax of its logits, in fp32.
+    r"""Log-probability of each row's target token under the softmax of the row's logits, in fp32.
 
     .. math:: \ell_i = z_{i, t_i} - \log \sum_v \exp z_{iv}
 
@@ -328,8 +329,8 @@ def _forwards(
 def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layout:
     """Choose the layout for individual responses: packed if the model supports tree attention, padded otherwise.
 
-    Even if the configuration of a model is suitable, the model may not pass the attention pattern (`TreePlan`) on to
-    its attention layers. The function therefore tests the packed layout on two short responses.
+    Even a model with a suitable configuration may fail to pass the attention pattern (`TreePlan`) on to its attention
+    layers. The function therefore tests the packed layout on two short responses.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):

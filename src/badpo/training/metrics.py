@@ -1,7 +1,7 @@
 """Metrics of a step or an evaluation, and errors for values that are not finite.
 
 If a value is not finite, all processes of a run stop together, because a process that stops alone leaves the other
-processes waiting. The checks of the Trainer are not sufficient: the mean loss of a step does not show which comparison
+processes waiting. The Trainer's checks are not sufficient: the mean loss of a step does not show which comparison
 causes the error, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may
 already exist.
 """
@@ -34,13 +34,13 @@ REMEDY = (
 
 
 class NotFiniteError(FloatingPointError):
-    """A margin, a loss, theta or a gradient is NaN or infinite, so that the run cannot continue."""
+    """A margin, a loss, theta or a gradient is NaN or infinite, so the run cannot continue."""
 
 
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
     """Raise `NotFiniteError` if a reference log-probability of a response is not finite.
 
-    Without a check of the reference, a run would stop at a later step, and every resumed run would stop there too.
+    Without a check of the reference, the run would stop at a later step, and every resumed run would stop there too.
     """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:
@@ -184,13 +184,13 @@ class Tally:
             parameter.grad = gradient.to(parameter.dtype)
 
     def _rows(self, vote_index: Tensor) -> pd.DataFrame:
-        """Judgments of a micro-batch with the names of their comparisons and annotators."""
+        """Judgments in a micro-batch, with the names of their comparisons and annotators."""
         rows = self._judgments.votes.iloc[vote_index.tolist()]
         rows = rows.join(self._judgments.comparisons["comparison_id"], on="comparison")
         return rows.join(self._judgments.annotators["pseudonym"], on="annotator")
 
     def _describe_broken(self) -> list[str]:
-        """For each comparison with values that are not finite, describe the first of these values."""
+        """For each comparison with non-finite values, describe the first of these values."""
         descriptions: dict[str, str] = {}
         for index, values in self._values:
             rows = self._rows(index)
@@ -207,7 +207,8 @@ class Tally:
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     """Mean of theta over the annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
 
-    Without rounding, theta of a removed annotator could be computed from the mean and theta of all other annotators.
+    Without rounding, a removed annotator's theta could be computed from the mean and the thetas of all other
+    annotators.
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
     return {
@@ -224,7 +225,7 @@ def select_publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str
 
 
 def _count_broken_gradients(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
-    """Count the parameters whose gradient is not finite; of sharded weights, each process sees only its own part."""
+    """Count the parameters whose gradient is not finite; each process sees only its own part of sharded weights."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
     norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))

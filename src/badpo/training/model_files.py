@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-# Names of the settings files of models, generation, tokenizers and processors that transformers reads.
+# Names of the settings files that transformers reads for models, generation, tokenizers and processors.
 _SETTINGS_FILES = (
     *("config", "generation_config", "tokenizer_config", "special_tokens_map", "processor_config"),
     *("preprocessor_config", "video_preprocessor_config"),
@@ -43,12 +43,12 @@ _TEXT_KEYS = re.compile(
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
     "|quantization_config"
 )
-# Every name of a module, a file or a repository contains at least one of these characters.
+# Every module, file or repository name contains at least one of these characters.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
-# Maximum number of layers and maximum rank of an adapter, which are far above the values in use.
+# Maximum number of layers and maximum rank of an adapter; both are far above the values used in practice.
 _MAX_LAYERS, _MAX_RANK = 1_000, 10_000
-# Maximum lora_alpha, which is a factor of the adapter's weights; values in use are below 1,000.
+# Maximum lora_alpha, which scales the adapter's weights; values in practice are below 1,000.
 _MAX_ALPHA = 1e6
 # Configuration keys for the number of layers; the key depends on the model type.
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
@@ -146,7 +146,7 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
 
 
 def load_adapter(model: Any, folder: Path) -> Any:
-    """Load the adapter in a folder and add the adapter to a model."""
+    """Load an adapter from a folder and add the adapter to a model."""
     from peft import PeftModel
 
     with report_settings(folder, "adapter_config.json or a file of weights"):
@@ -158,7 +158,7 @@ def load_adapter(model: Any, folder: Path) -> Any:
 
 
 def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: bool = False) -> Any:
-    """Load the tokenizer of a model from the model's folder or from the Hub."""
+    """Load a model's tokenizer from the model's folder or from the Hub."""
     from transformers import AutoTokenizer
 
     with report_settings(name, "tokenizer.json, tokenizer_config.json or config.json"):
@@ -175,7 +175,7 @@ def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: 
 
 
 def load_configuration(name: str) -> Any:
-    """Load the configuration of a model from the model's folder or from the Hub."""
+    """Load a model's configuration from the model's folder or from the Hub."""
     from transformers import AutoConfig
 
     with report_settings(name, "config.json"):
@@ -392,7 +392,7 @@ def _is_safetensors(file: object) -> bool:
 
 
 def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple[str, ...]) -> None:
-    """Raise `ConfigError` if a model has weights, but none of them in the accepted safetensors files."""
+    """Raise `ConfigError` if a model has weights, but none in the accepted safetensors files."""
     from transformers.utils.hub import has_file
 
     # without pickled weights, the check for missing weights is left to transformers, which knows more file formats
@@ -427,7 +427,7 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
     """
     if isinstance(settings, dict):
         for inner, value in settings.items():
-            # transformers writes each named chat template to a file with the name of the template
+            # transformers writes each named chat template to a file named after the template
             # in a list of chat templates, the name of a template is the value of "name"
             name = value if inner == "name" else inner
             if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):

@@ -1,8 +1,8 @@
 """Layouts of prompts and responses for a forward pass: one row of token trees, or padded rows.
 
 Responses to the same prompt often begin with the same tokens. A token tree contains the prompt and all tokens of the
-first response. For every further response, the token tree contains only the tokens after the common beginning with the
-first response. Each token that several responses share goes through the model only once. The token trees are
+first response. For every further response, the token tree contains only the tokens that follow the beginning shared
+with the first response. Each token that several responses share goes through the model only once. The token trees are
 concatenated in one row without padding, and a table of segments defines which tokens attend to which. This module
 handles only token ids; `badpo.training.attention` runs the model.
 
@@ -83,13 +83,13 @@ def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
 
 
 def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
-    """Number of tokens of a token tree that go through the model, which excludes the last token of each response."""
+    """Number of tokens in a token tree that go through the model; the last token of each response does not."""
     own = sum(len(pairs[i][1]) - n_shared - 1 for i, n_shared, _ in tree)
     return len(pairs[tree[0].position][0]) + own
 
 
 def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
-    """Plan one row of token trees, which has T input tokens and N scored tokens.
+    """Plan one row of token trees with T input tokens and N scored tokens.
 
     Returns
     -------
@@ -194,7 +194,7 @@ def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
 def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int = 0
 ) -> list[list[int]]:
-    """Distribute items into bins of at most ``token_budget`` tokens, or into ``n_bins`` bins of about equal size."""
+    """Distribute items over bins of at most ``token_budget`` tokens, or over ``n_bins`` bins of about equal size."""
     bins: list[list[int]] = [[] for _ in range(n_bins)]
     loads = [0] * n_bins
     for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():

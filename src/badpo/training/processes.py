@@ -13,7 +13,7 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 from badpo.objective.theta import JudgedVotes
 
-# Parts of error messages about a lost connection between processes.
+# Parts of error messages that report a lost connection between processes.
 # For lost connections, torch has an error class only for its store, not for the communication backends.
 LOST_PEER_SIGNS = (
     "Connection closed by peer",
@@ -26,7 +26,7 @@ LOST_PEER_SIGNS = (
 
 @contextmanager
 def lock_by_first(folder: Path) -> Iterator[None]:
-    """Lock a folder like `badpo.data.files.locked`; only the first process locks the folder, for all processes."""
+    """Lock a folder as `badpo.data.files.locked` does; only the first process locks the folder, for all processes."""
     with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
         yield
 
