@@ -475,8 +475,8 @@ def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
     best = _without_copies(frame, [name for name in best if has_word(name, OVERALL)][:1] or best)
-    # A column of words may hold annotator ids, which messages must not quote. Two columns with the same words probably
-    # hold votes, so such columns are kept.
+    # A column of words may hold annotator ids, which messages must not quote.
+    # Two columns with the same words probably hold votes, so these columns are kept.
     if len(best) < 2 or ranks[best[0]][0] > 1:
         return best
     words = [frozenset(few_labels(frame[name])) for name in best]

@@ -18,8 +18,8 @@ FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warnin
 SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
 LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
 # W114 reports an annotator with most of the votes, who may be a model or several people.
-# The annotator's share of all votes must be larger than LARGE_VOTE_SHARE. The annotator must have cast more than
-# MANY_MEDIANS times the median number of votes per annotator.
+# The annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
+# The annotator must have cast more than MANY_MEDIANS times the median number of votes per annotator.
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.

@@ -40,8 +40,7 @@ RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FI
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
 # version of the run folder format; increase it when older versions of badpo would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
-# A folder that contains a file named in RUN_MARKS is a finished or unfinished run, an arm of several policies, or an
-# anchor.
+# A folder that contains a file in RUN_MARKS is a finished or unfinished run, an arm of several policies, or an anchor.
 RUN_MARKS = (
     DESCRIPTION_FILE,
     TENSORS_FILE,

@@ -34,7 +34,7 @@ def split_signature(text: str) -> tuple[str, str]:
     r"""Split a text into its body and the first name in the signature at its end.
 
     A signature is the last line of a text with several lines. A signature consists of an em dash and two capitalised
-    ASCII words, and white space may follow it.
+    ASCII words, optionally followed by white space.
 
     Returns
     -------

@@ -202,7 +202,7 @@ def _with_values_by_id(table: Table) -> Table:
 
 
 def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
-    """Return the frame with nested columns replaced by the columns of their parts; None if no column is nested."""
+    """Return the frame with each nested column replaced with columns of its parts; None if no column is nested."""
     columns: list[tuple[str, Any]] = []
     is_changed = False
     for i, name in enumerate(map(str, table.frame)):
@@ -234,7 +234,7 @@ Parts = dict[str, list[Any]]
 
 
 def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
-    """Split a column of objects, of lists with named values, or of lists with one element into columns.
+    """Split a column of objects, lists with named values, or one-element lists into several columns.
 
     If the column holds other kinds of cells, the result is None.
     """
@@ -311,7 +311,7 @@ def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
 
 
 def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
-    """Return a list of votes for each object if the objects map annotators to their votes; None for other objects."""
+    """If objects map annotators to their votes, return a list of votes for each object; otherwise return None."""
     counts = Counter(itertools.chain(*objects))
     is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
     if any(side_of(str(key)) for key in counts):
@@ -337,7 +337,7 @@ def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
     sizes = {len(each) for each in lists if each}
     elements = [one for each in lists for one in each]
-    # numbers are no answers, so a list of numbers in a column such as "completion" holds tokens or offsets
+    # numbers are not answers, so a list of numbers in a column such as "completion" holds tokens or offsets
     are_numbers = bool(elements) and all(isinstance(one, int | float) for one in elements)
     called = _NUMBERS if are_numbers else _LISTED
     are_listed = re.fullmatch(called, folded(stem.rpartition(".")[2])) is not None
@@ -451,7 +451,7 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame
     if vote is not None and _inner_votes([*map(str, vote)]):
-        # a column of verdicts beside the lists of votes summarizes the votes in the lists, so the column is dropped
+        # a column of verdicts next to the lists of votes summarizes the votes in the lists, so the column is dropped
         outer = [name for name in frame if name not in lists and _inner_votes([str(name)])]
         frame = frame.drop(columns=[name for name in outer if _are_labels(frame[name])])
     frame = frame.assign(**lists).explode([*lists])
@@ -482,8 +482,8 @@ def records_in(value: Any) -> list[Json] | None:
 def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], list[Json]]:
     """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
-    The result has the lists that remain, under the names of the lists from which each was joined. An object that
-    describes an annotator may contain a list of the annotator's votes. More than ten lists are not joined.
+    Each key of the result names the lists that were joined, and the value is the joined list. An object that describes
+    an annotator may contain a list of the annotator's votes. More than ten lists are not joined.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}
     used = {name: [name] for name in left}
@@ -531,7 +531,7 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collect
                 and not (has_own_id and column == key)
                 and all(str(row.get(column)) in by_id for row in rows)
             ]
-            # ids of another list may have equal numbers by chance, so a column that is named after a list belongs to it
+            # ids of another list may be equal numbers by chance, so a column named after a list belongs to that list
             words = {column: {*folded(column).split("_")} for column in columns}
             columns = [column for column in columns if noun in words[column]] or [
                 column for column in columns if words[column].isdisjoint(nouns)
@@ -585,7 +585,7 @@ def _names(column: str, key: str, noun: str) -> bool:
 
 
 def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> Json:
-    """Add to a row the fields of the objects that its columns of ids reference; return the row.
+    """Add to a row the fields of the objects that the row's id columns reference; return the row.
 
     If the row references several objects, fields that differ between the objects get the name of the id column as a
     prefix.
@@ -609,7 +609,7 @@ def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> 
 
 
 def _beside(records: list[Json]) -> list[Json]:
-    """Join the two records of each id to one record with the fields of both records.
+    """Join the two records of each id into one record with the fields of both records.
 
     The result is empty unless every id belongs to exactly two records.
     """
@@ -637,7 +637,7 @@ def _beside(records: list[Json]) -> list[Json]:
 
 
 def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """Return one record for each element of a list inside ``records``, if the elements have keys that end in ``_id``.
+    """If ``records`` contain lists whose elements have keys that end in ``_id``, return one record for each element.
 
     Each inner record gets the fields of its outer record. If there are no lists of inner records, ``records`` is
     returned unchanged.

@@ -82,7 +82,7 @@ def is_pseudonym(text: str) -> bool:
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
     """Return the pseudonym of each of several distinct ids, computed with this machine's pseudonym key.
 
-    If all ids are pseudonyms already, no pseudonym key is needed.
+    If all ids are already pseudonyms, no pseudonym key is needed.
     """
     if all(is_pseudonym(raw_id) for raw_id in raw_ids):
         return list(raw_ids)
@@ -146,7 +146,7 @@ def known_key() -> bytes | None:
 
 
 def folded_id(raw_id: str) -> str:
-    """Return an id in lower case, without surrounding spaces and leading zeros, to compare spellings of the id."""
+    """Return an id in lower case, without surrounding spaces or leading zeros, to compare spellings of the id."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form
 
@@ -165,7 +165,7 @@ def key_name() -> str:
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
-    """Return the kinds of ids among raw annotator ids that identify people directly, such as "e-mail addresses"."""
+    """Return the kinds of raw annotator ids that identify people directly, such as "e-mail addresses"."""
     return [
         kind
         for kind, form in _DIRECT_IDENTIFIERS.items()
@@ -174,7 +174,7 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
 
 
 def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
-    """Return for each cell whether it is a raw id or, if ``inside`` is True, contains one as a separate word.
+    """Return, for each cell, whether it is a raw id or, if ``inside`` is True, contains a raw id as a separate word.
 
     ``owners`` has the raw id of each row's annotator. Short ids are recognised only if more than 90 % of the cells hold
     the id of the annotator in the same row.
@@ -215,7 +215,7 @@ def hidden_ids(
 
 
 def _words(text: str) -> str:
-    """Return the words of a text, separated by spaces, in lower case, in Unicode's form NFKC, without leading zeros."""
+    """Return the words of a text in lower case and in Unicode form NFKC, without leading zeros, separated by spaces."""
     return _SIGNS.sub(" ", _ZEROS.sub("", normalize_text(text, "NFKC").casefold())).strip()
 
 

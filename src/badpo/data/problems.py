@@ -1,4 +1,4 @@
-"""Describe problems of data and settings, with their place and their remedy."""
+"""Describe problems with data and settings: where each problem occurs and how to solve it."""
 
 import difflib
 import re
@@ -93,7 +93,7 @@ class Problem:
 
     @property
     def page(self) -> str:
-        """Path and anchor of the page in the documentation that describes the problem's code."""
+        """Path and anchor of the documentation page that describes the problem's code."""
         return f"docs/results/codes.md#{self.code.lower()}"
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ class DataError(ValueError):
 
     @property
     def heading(self) -> str:
-        """First line of the error's message; the problems follow in the next lines."""
+        """First line of the error's message; the problems follow on the next lines."""
         is_absent = any("there is no such file" in problem.what for problem in self.problems)
         return "the file is not there:" if is_absent else "the data contain errors and cannot be used:"
 
@@ -288,7 +288,7 @@ def lacking(module: str | None) -> str:
 
 @contextmanager
 def telling_what_lacks() -> Iterator[None]:
-    """Add an installation command to the error if the ``with`` block imports a missing module of an extra."""
+    """If the ``with`` block imports a missing module of an extra, add an installation command to the error."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -137,7 +137,7 @@ _LEFT_OUT = {
 # If fewer than FEWEST_COPIES votes are repeated, annotators may have judged these pairs again with the same result.
 FEWEST_COPIES = 20
 # Two columns of numbers, one for each side, may define the meaning of the labels in a winner column.
-# The labels must agree with the numbers in at least the share _AGREEING of the rows with a label.
+# Among the rows with a label, the share in which label and numbers agree must be at least _AGREEING.
 # At least _FEWEST_AGREEING rows must have a label.
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
@@ -156,7 +156,7 @@ class Request:
     layout: str | None
 
     def with_options(self, options: Correction) -> "Request":
-        """Return the request with other options; columns and winners are added to those of the request."""
+        """Return the request with other options; columns and winners are added to the request's columns and winners."""
         return Request(
             columns={**self.columns, **options.get("columns", {})},
             winners={**self.winners, **options.get("winners", {})},
@@ -171,7 +171,7 @@ class Request:
 
 @dataclass(frozen=True)
 class VotesRead:
-    """The fields of `badpo.data.judgments.Judgments` that a table has, without the values of attributes."""
+    """The fields of `badpo.data.judgments.Judgments` that a table provides, without attribute values."""
 
     comparisons: pd.DataFrame
     votes: pd.DataFrame
@@ -277,7 +277,7 @@ def _leaves_out_rows(fix: Correction) -> bool:
 
 
 def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
-    """Return the options with which labels, or empty cells, that ``error.fix`` leaves out mean ties."""
+    """Return options under which the labels or empty cells that ``error.fix`` leaves out mean ties."""
     winners = error.fix.get("winners", {})
     ties = {label: "tie" for label, side in winners.items() if side == _SKIP}
     if not ties:
@@ -291,7 +291,7 @@ def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
 
 
 def _other_pairs(fix: Correction, table: Table) -> list[tuple[str, Correction]]:
-    """Return the options that read another pair of columns with ratings than the pair in ``fix``."""
+    """Return the options that read a pair of rating columns other than the pair in ``fix``."""
     columns = fix.get("columns", {})
     number = next((ours for ours in ("rating_a", "rank_a") if ours in columns), None)
     if number is None:
@@ -363,7 +363,7 @@ def _plain(cell: Any) -> str:
 
 
 def _filled(cells: Objects, winners: Mapping[str, str]) -> Objects:
-    """Return the labels of rows; empty cells become empty texts if ``winners`` gives empty cells a meaning."""
+    """Return the labels of rows; if ``winners`` gives empty cells a meaning, empty cells become empty texts."""
     return as_objects(_EMPTY if cell is None and _EMPTY in winners else cell for cell in cells)
 
 
@@ -380,7 +380,7 @@ class _Labels(NamedTuple):
 
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
-        """Interpret the labels in a table's winner column; ``winners`` has the meanings of labels given by the user."""
+        """Interpret the labels in a table's winner column; ``winners`` has the label meanings that the user gave."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         labels = filter(pd.notna, pd.unique(cells))
         is_skipped = {label: label in skips or _is_skipped(label) for label in labels}
@@ -432,7 +432,7 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 
 
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
-    """Infer the side that each label means from columns of numbers; return the sides and the columns as a phrase.
+    """From columns of numbers, infer which side each label means; return the sides, and the columns as a phrase.
 
     A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the names of the columns say
     whether the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost
@@ -888,7 +888,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         written, found.table, winners
     )
     found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
-    # it is an error if no row has a label from the option winners, except if all of these labels mean ties
+    # if a label in the option winners means side a or b, but no row has a label from the option, this is an error
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
         named = _quoted([*map(str, winners)], hidden)
@@ -1102,7 +1102,7 @@ def _carried(
 
 
 def _fault(name: str, frame: pd.DataFrame) -> str:
-    """Return the reason why a column cannot be carried along with the votes; "" if the column can be carried."""
+    """Return the reason why a column cannot be kept alongside the votes; "" if the column can be kept."""
     if name not in frame:
         return "is not in the table, or badpo reads it as votes or texts"
     try:
@@ -1175,8 +1175,8 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
     """Return the rows to leave out because the same annotator votes on the comparison again in a later row.
 
-    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. If another side was
-    shown first, a second vote of an annotator is not a repeated vote, and both votes are kept.
+    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. If the other side was
+    shown first for an annotator's second vote, this vote is not a repeated vote, and both votes are kept.
     """
     same = rows[["annotator", "comparison", "seen"]]
     again = same.duplicated()

@@ -146,8 +146,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 def reshape(table: Table, told: Collection[str]) -> Table:
     """Return the table with one row for each vote.
 
-    If a step of the conversion would remove a column in ``told``, which has the columns that the user named, the step
-    is skipped.
+    A conversion step that would remove a column in ``told`` (the columns that the user named) is skipped.
     """
     for change in (
         _without_trials,
@@ -180,7 +179,7 @@ def spread(
 ) -> Recognised:
     """Return a table of the votes in ``frame``, with a notice, and a dict from badpo's column names to its columns.
 
-    The index of ``frame`` holds, for each vote, the number of the row of ``table`` from which the vote was made. The
+    The index of ``frame`` holds, for each vote, the number of the row in ``table`` from which the vote was made. The
     names in ``new`` are column names of badpo that ``frame`` also uses.
     """
     table = table.with_rows(frame)
@@ -194,8 +193,8 @@ def melt_groups(
     """Return a table with one row for each group of columns in each row of ``table``.
 
     If all cells of a group are empty, the group gets no row. The column ``key`` holds the name of the group, unless a
-    column of the group has the name ``key``. If few votes have no annotator, these votes are kept as the votes of one
-    annotator with the name "no id".
+    column of the group has the name ``key``. If only a few votes have no annotator, these votes are kept as the votes
+    of one annotator with the name "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
     new = [*dict.fromkeys([key, *itertools.chain(*groups.values())])]
@@ -306,7 +305,7 @@ def _counts_of_shares(table: Table) -> Table:
 
 
 def _votes_beside_events(table: Table) -> Table:
-    """Join the votes in a log of events with the texts that other events showed, if ids link the events.
+    """If ids link the events in a log, join the votes in the log with the texts that other events showed.
 
     If the same ids belong to different texts, the table stays unchanged, because the order of the sides is unknown.
     """
@@ -338,7 +337,7 @@ def _votes_beside_events(table: Table) -> Table:
 
 
 def _blocks_of_comparisons(table: Table) -> Table:
-    """Return a table with a row for each comparison, if each row holds several comparisons in numbered columns.
+    """If each row holds several comparisons in numbered columns, return a table with a row for each comparison.
 
     The names of corresponding columns differ only in the number of the comparison, which is the first or the last
     number in the name. A comparison has two responses, a vote and possibly a prompt. In a survey, a column name may
@@ -378,7 +377,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
 
 
 def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
-    """Return the columns of each number: number -> name without the number -> column.
+    """Return the columns for each number: number -> name without the number -> column.
 
     ``place`` is the index of the number among the numbers in a column's name. If ``has_stem`` is True, the part of the
     name before the number belongs to the number, as in ``pairs.1.player.choice`` and ``pair1_choice``.
@@ -464,9 +463,9 @@ _TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
 
 
 def _votes_of_voters(table: Table) -> Table:
-    """Return a table with a row for each vote, if the column of each answer lists the people who voted for it.
+    """If each answer's column lists the people who voted for the answer, return a table with a row for each vote.
 
-    Chat programs export the reactions to messages in this form.
+    Chat programs export reactions to messages as lists of people.
     """
 
     def tail(name: str) -> str:
@@ -612,7 +611,7 @@ def _choice_of_ticks(table: Table) -> Table:
 
 
 def _split_texts(table: Table) -> Table:
-    """Return the table with separate columns for the prompt and both answers, if one column holds all three texts."""
+    """If one column holds the prompt and both answers, return the table with a separate column for each text."""
     frame = table.frame
     names = [*map(str, frame)]
     if len({*names}) < len(names):
@@ -678,7 +677,7 @@ _MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two
 def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
     """Return the prompt and both responses quoted in a text such as a survey's column name; None if there are none.
 
-    If the text states only the number of words of a response, the returned response has as many placeholder words.
+    If the text states only a response's number of words, the returned response has that many placeholder words.
 
     Examples
     --------
@@ -723,7 +722,7 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 
 
 def _answer_in_words(mark: str, text: str) -> str:
-    """Return the text of an answer; if only the number of its words is stated, return as many placeholder words."""
+    """Return the text of an answer; if only its number of words is stated, return that many placeholder words."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
     # a number of words counts only at the start of an answer, so "It has 200 words." is an ordinary answer
     n_words = re.search(_COUNTED_WORDS, mark, re.IGNORECASE) or re.match(
