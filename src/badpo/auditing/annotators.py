@@ -50,9 +50,9 @@ from badpo.theory.summaries import Interval
 
 # Largest plausible tau, in log-odds: exp(5) is odds of 148 to 1.
 WIDEST_TAU = 5.0
-# A few very large differences of a continuous attribute, possibly errors, would dominate the estimates.
-# If 3 % of the differences are 40 times too large, the annotators' confidence intervals have a coverage of 74 %.
-# With a cap at five units, confidence intervals have a coverage of 92 %, and with a cap at three units 95 %.
+# A few very large differences in a continuous attribute, which may be errors, would dominate the estimates.
+# If 3 % of the differences are 40 times too large, annotators' confidence intervals have a coverage of 74 %.
+# With differences capped at five units, confidence intervals have a coverage of 92 %; with a cap at three units, 95 %.
 # Credible intervals have a coverage of 89 % if differences above three units are capped, because capped differences
 # contain no information on bias.
 # The coverage of credible intervals is 94 % if differences beyond ten units are ignored.
@@ -60,7 +60,7 @@ MOST_UNITS, OUTLYING = 3.0, 10.0
 # Largest number of groups of annotators whose sizes are reported.
 SIZES_SHOWN = 5
 # If prompts have at least this number of comparisons on average, standard errors are clustered by prompt.
-# Standard errors are also clustered by prompt if more than this share of the votes are repeated votes.
+# Standard errors are also clustered by prompt if the share of repeated votes exceeds this value.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # Statuses of annotators whose bias has an estimate, finite or infinite.
 ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
@@ -103,19 +103,19 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# Random responders are hard to detect if annotators have on average fewer than this number of votes on comparisons
+# Random responders are hard to detect if annotators have, on average, fewer than this number of votes on comparisons
 # whose responses do not differ in the attribute.
 # The limit was found in 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
 # The audit raised 25 wrong flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
-# Adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
+# Adjusting for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
 # In simulated pools with a between-annotator sd of 0.5, confidence intervals have a coverage of 92 %, and credible
 # intervals have a coverage of 90 %. Each annotator had 100 votes on comparisons whose responses do not differ.
 UNSURE = 0.25
 # If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
 # Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
 LARGE_CLASS = 8
-# Explanation of each state of the reliability estimate, as the report shows it.
+# Explanation that the report shows for each state of the reliability estimate.
 RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
@@ -243,7 +243,7 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # All estimators of bias take `votes` as first argument, and all estimators of reliability `reliability_votes`.
+        # Every bias estimator takes `votes` as its first argument, and every reliability estimator `reliability_votes`.
         # In `reliability_votes` outliers are capped, not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
@@ -252,7 +252,7 @@ class Design:
 
     @property
     def first_votes(self) -> tuple[Ints, Ints, Ints]:
-        """Comparison, sign and annotator of the first vote of each annotator on each comparison."""
+        """Comparison, sign and annotator of each annotator's first vote on each comparison."""
         first = self.is_first
         return self.comparison[first], self.sign[first], self.annotator[first]
 
@@ -261,7 +261,7 @@ class Design:
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
-        """Share of each annotator's cross-group judgments that chose the side with more of an attribute.
+        """For each annotator, the share of cross-group judgments in favor of the side with more of an attribute.
 
         The shape is (n_annotators, n_attributes); an entry is NaN if the annotator has no cross-group judgment.
         """
@@ -299,7 +299,7 @@ def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: s
 
 
 def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
-    """Return the judgments with the listed annotators marked as models, in addition to the class "model"."""
+    """Return the judgments with the listed annotators marked as models, like the annotators of the class "model"."""
     annotators = judgments.annotators.copy()
     find_named_annotators(annotators["pseudonym"], models, "models")
     ids = list(dict.fromkeys(map(str, models)))
@@ -316,10 +316,9 @@ def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
     The option ``quality`` sets the estimator. Without this option, the audit uses the conditional estimator. The audit
-    uses the marginal estimator instead if, on every attribute, most annotators with cross-group judgments have no
-    informative vote. The
-    conditional estimator ignores comparisons that are unanimous or have one vote; the marginal estimator uses all
-    votes.
+    uses the marginal estimator instead if, for every attribute, most annotators with cross-group judgments have no
+    informative vote. The conditional estimator ignores comparisons that are unanimous or have one vote; the marginal
+    estimator uses all votes.
     """
     if options.quality is not None:
         return options.quality, f"set by the option quality; {QUALITIES[options.quality]}"
@@ -353,7 +352,7 @@ def estimate_gold_choices(design: Design, anchored: Bools) -> tuple[Interval | N
 
 
 def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
-    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``reliability_votes``."""
+    """For each vote in ``reliability_votes``, the part of the logit due to biases toward attributes of the judgment."""
     estimates, logits = _usable_estimates(biases), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_judgment_attribute & biases.absolute):
         mean = shrink_normal(*estimates[:, :, j]).posterior.mean
@@ -364,13 +363,13 @@ def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
 def shrink_deviations(
     design: Design, biases: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[ShrunkenBiases]:
-    """Compute the posterior of deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
+    """Compute the deviations' posterior for each attribute; adjust for reliability if ``lines`` has the attribute.
 
-    With the conditional likelihood the biases are integrated out of the likelihood of the votes, which is accurate also
-    with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more than
-    one or two votes on contested comparisons, the votes give tau no upper limit; tau is then NaN, and no estimate is
-    shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common, which is not part
-    of tau.
+    With the conditional likelihood, the biases are integrated out of the likelihood of the votes, which is accurate
+    even with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more
+    than one or two votes on contested comparisons, the votes give tau no upper limit; tau is then NaN, and no estimate
+    is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common, which is not
+    part of tau.
     """
     is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
     is_normal |= biases.quality != "conditional"
@@ -412,7 +411,7 @@ def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: f
 
 
 def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
-    """Return estimates and standard errors; NaN for gold annotators and for annotators who share no comparison."""
+    """Return estimates and standard errors, with NaN for gold annotators and for annotators who share no comparison."""
     is_missing = (biases.status == "anchored") | (biases.se == 0)
     return np.where(is_missing, np.nan, values or (biases.finite_deviation, biases.finite_se))
 
@@ -491,7 +490,7 @@ def annotator_table(
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
     }
-    # a value of an annotator is repeated in each of the annotator's rows
+    # a value that describes an annotator is repeated in each of the annotator's rows
     cells = {
         name: np.repeat(values, q) if values.ndim == 1 else values.ravel()
         for name, values in columns.items()
@@ -514,7 +513,7 @@ MODEL_COLUMNS = [
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Find the comparisons that an annotator judged in both orders, and whether both votes are the ``same``."""
+    """Find comparisons that an annotator judged in both orders, and say whether the two votes are the ``same``."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     groups = votes.groupby(["annotator", "comparison"], sort=False)
@@ -524,7 +523,7 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
 
 
 def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
-    """Select the rows of models from the annotators' table, and add how often their votes agree in both orders."""
+    """Select the models' rows from the table of annotators, and add how often a model's votes agree in both orders."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
@@ -545,7 +544,7 @@ class TauRow(TypedDict):
 
 
 class GroupRow(TauRow):
-    """Row for a group of annotators whom no votes connect with other groups: annotators, people, and tau."""
+    """Numbers of annotators and people, and tau, for a group of annotators whom no votes connect with other groups."""
 
     n: int
     n_people: int
@@ -560,7 +559,7 @@ class GraphRow(TypedDict):
 
 
 class StatusCounts(TypedDict):
-    """Share of informative judgments, numbers of annotators by status, and number of people with an estimate."""
+    """Share of informative judgments, number of annotators with each status, and number of people with an estimate."""
 
     informative_share: float | None
     n_estimated: int
@@ -571,7 +570,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with confidence intervals, the numbers of annotators, and the reason if the bias is not known."""
+    """Shared bias with confidence intervals, numbers of annotators, and the reason if the shared bias is not known."""
 
     shared_bias: float
     shared_bias_ci: list[float] | None
@@ -583,7 +582,7 @@ class SharedBiasRow(TypedDict):
 
 
 class SumRow(TypedDict):
-    """Pooled sum of bias and merit with its confidence interval, and the votes needed to separate bias from merit."""
+    """Pooled sum of bias and merit with its confidence interval, and the number of votes needed to separate the two."""
 
     log_odds: float | None
     ci_low: float | None
@@ -594,7 +593,7 @@ class SumRow(TypedDict):
 
 
 class PoolRow(StatusCounts, TauRow, SharedBiasRow):
-    """Estimates of the pool for one attribute: the part ``pool`` of audit.json, which `docs/audit.md` explains."""
+    """Pool estimates for one attribute: the part ``pool`` of audit.json, which `docs/audit.md` explains."""
 
     components: int
     n_flagged: int
@@ -654,7 +653,7 @@ def estimate_annotators(
 ) -> AnnotatorEstimates:
     """Estimate the annotators' biases, and test the assumptions of the estimates.
 
-    Classes are always compared by the conditional likelihood without anchors.
+    Classes are always compared using the conditional likelihood without anchors.
     """
     anchored = find_anchors(design, options)
     has_identities = design.has_identities
@@ -762,7 +761,7 @@ def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -
 
 
 def _build_sum_row(sums: Sums, j: int) -> SumRow:
-    """The pooled sum of bias and merit of one attribute with its interval; None if the interval is too wide."""
+    """Pooled sum of bias and merit for one attribute, with its interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
     return {
@@ -781,7 +780,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
 
 
 def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
-    """Build the row of tau with its 95 % confidence interval; tau is NaN and both ends are None if tau is not known."""
+    """Return tau with its 95 % confidence interval; if tau is not known, tau is NaN and both ends are None."""
     is_known = has_known_tau(shrunken)
     return {
         "tau": shrunken.tau if is_known else np.nan,
@@ -790,7 +789,7 @@ def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
 
 
 def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
-    """Caveat about differences between annotators if comparisons have one vote each; otherwise an empty text."""
+    """If comparisons have one vote each, return a caveat about differences between annotators, else an empty text."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
@@ -862,7 +861,7 @@ def _build_reliability_row(
 
 
 class ClassComparison(NamedTuple):
-    """Offsets of the classes, the p-value of no difference, and a reason why reliability may explain the difference."""
+    """Class offsets, the p-value of the hypothesis of no difference, and why reliability may explain a difference."""
 
     rows: list[Json]
     p_value: float | None
@@ -980,7 +979,7 @@ def _build_shared_bias_row(
 
 
 def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> Json:
-    """Count the cross-group judgments by gold annotators, and test whether gold annotators differ in bias."""
+    """Count the gold annotators' cross-group judgments, and test whether gold annotators differ in bias."""
     cast = anchored[design.annotator]
     votes = design.votes.select(cast)
     prompt = None if design.prompt is None else design.prompt[cast]

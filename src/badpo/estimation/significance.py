@@ -186,7 +186,7 @@ def _uncorrelated(
     j: int,
     design: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Rotate the biases toward attribute j and the design matrix so that errors are uncorrelated, and return variances.
+    """Rotate the design matrix and the biases toward attribute j so that errors are uncorrelated; return variances too.
 
     If the covariance of the errors is not known, the errors are assumed to be uncorrelated.
     """
@@ -281,7 +281,7 @@ class _LeastSquares(NamedTuple):
 def _weighted_squares(
     value: Floats, design: Floats, weight: Floats, n_free: int | None = None
 ) -> _LeastSquares:
-    """Weighted least squares for each row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
+    """Solve least squares for each row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
     n_free = design.shape[1] if n_free is None else n_free
     information = np.einsum("tn,np,nq->tpq", weight, design, design, optimize=True)
     information += np.diag(np.arange(design.shape[1]) >= n_free)
@@ -367,7 +367,7 @@ class PoolAgreement:
 
 
 class AnnotatorAgreement(NamedTuple):
-    """Mean share of co-voters on the same side; NaN if no comparison has a co-voter.
+    """Each annotator's mean share of co-voters on the same side; NaN for an annotator without co-voters.
 
     ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. The interval is
     conservative if comparisons have several co-voters, because the share of agreeing co-voters varies less than a

@@ -149,7 +149,7 @@ def _weighted_variance(values: Floats, weight: Floats) -> float:
 def _simulate_p_value(
     observed: float, statistic: Callable[[np.random.Generator], float]
 ) -> tuple[float, float]:
-    """P-value of a statistic that is large if the hypothesis is false, and the mean of the simulated statistics."""
+    """P-value of a statistic that is large if the hypothesis is false, and the mean statistic in the simulations."""
     random, simulated = np.random.default_rng(0), list[float]()
     while len(simulated) < SIMULATED and sum(np.array(simulated) >= observed) < ENOUGH_EXTREME:
         simulated.append(statistic(random))
