@@ -62,7 +62,7 @@ class CorpusStage(Stage):
         )
 
     def find_reference(self) -> Path | None:
-        """Find the folder of the trained reference; None if it was not trained.
+        """Return the folder of the trained reference, or None if the reference was not trained.
 
         If the folder contains a reference with other votes or settings, the method raises an error.
         """
@@ -192,7 +192,7 @@ def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusSta
 
 
 def collect_method_facts(arm: Arm) -> Json:
-    """Collect the arm's settings that differ from the defaults and that the run's recipe and votes do not show."""
+    """Collect the arm settings that differ from the defaults and do not appear in the run's recipe or votes."""
     # a recipe cannot name the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
     defaults = asdict(Arm(bias=None))
@@ -206,8 +206,8 @@ def collect_method_facts(arm: Arm) -> Json:
 def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """Adjust an arm to a stage.
 
-    At a scale with shorter answers than the paper's, a penalty per token is multiplied so that it has the same effect
-    as in the paper. If the votes are from people, the placebo gets the objective that cancels the bias of the votes.
+    At a scale with shorter answers than the paper's, a per-token penalty is increased so that it has the same effect as
+    in the paper. If the votes are from people, the placebo gets the objective that cancels the bias of the votes.
     """
     if arm.votes == "unbiased" and stage.dataset.placebo is None:
         return replace(arm, votes="given", objective="placebo")
@@ -217,7 +217,7 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
 
 
 def compute_penalty_factor(stage: CorpusStage) -> float:
-    """Divide the mean answer length of the paper's reference by the mean training response length of this reference."""
+    """Divide the mean answer length of the paper's reference by that of this reference's training responses."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
     pairs = encode_responses(
@@ -250,7 +250,7 @@ def select_arm_judgments(
 
 
 def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
-    """Make the bias term of an arm with a fixed part of theta; None for other arms, which the trainer handles."""
+    """If an arm has a fixed part of theta, return its bias term; otherwise None (the trainer handles the arm)."""
     if not arm.fixed:
         return None
     return BiasTerm(

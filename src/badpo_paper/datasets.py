@@ -194,7 +194,7 @@ def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT)
 
 @cache
 def read_style_dataset(path: Path) -> Dataset:
-    """Read the votes of a table, and declare length and Markdown. If held-out prompts are few, each is repeated."""
+    """Read the votes of a table, and declare length and Markdown. If there are few held-out prompts, repeat them."""
     judgments = Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()])
     dataset = _make_dataset(judgments, None, HELD_OUT)
     return replace(dataset, prompts=dataset.prompts * (N_EVALUATION // len(dataset.prompts)))

@@ -53,14 +53,14 @@ N_STARTS, MAX_ITERATIONS = 50, 300
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
-# A function that trains a policy, given judgments, annotator weights, the share of the full steps, and a run folder.
+# A function that trains a policy, given judgments, annotator weights, the share of all steps, and a run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
 # A function that returns the margin u of every comparison under the policy of a run, given its folder and judgments.
 Margins = Callable[[Path, Judgments], Floats]
 
 
 class AnnotatorWeights(VoteWeights):
-    r"""Weights of the judgments in the M-step of EM-DPO for one type: a constant for every annotator.
+    r"""Judgment weights in EM-DPO's M-step for one type; each annotator has a constant weight.
 
     .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
 
@@ -74,7 +74,7 @@ class AnnotatorWeights(VoteWeights):
         self._weight = weights / weights[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the relative annotator weight times the vote weight of each vote, and the sum of the vote weights."""
+        """Return the relative annotator weight times the vote weight, by vote, and the sum of the vote weights."""
         vote_weight = step.vote_weight.double()
         return self._weight[step.annotator] * vote_weight, vote_weight.sum()
 
@@ -83,7 +83,7 @@ class AnnotatorWeights(VoteWeights):
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Make a table of the votes' signs with shape (n_comparisons, n_annotators); repeated votes are left out."""
+    """Return a table of vote signs with shape (n_comparisons, n_annotators), without repeated votes."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
@@ -127,7 +127,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
 
 
 def _vote_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Margin of the chosen response under each type's policy; shape (n_votes, n_types)."""
+    """Return the margin of each chosen response under each type's policy, with shape (n_votes, n_types)."""
     votes = judgments.votes
     vote_margins: Floats = votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
     return vote_margins
@@ -155,7 +155,7 @@ def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: Arra
 
 
 def solve_minmax(log_ratios: ArrayLike) -> Floats:
-    r"""Find the weights of the mixture of type policies that minimizes the largest regret of any type.
+    r"""Find the mixture weights of the type policies that minimize the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
         L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}

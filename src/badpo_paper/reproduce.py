@@ -179,7 +179,7 @@ def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
 
 
 def describe_votes(reproduction: Reproduction) -> list[str]:
-    """Describe a file's votes (number and bias) and the number of evaluation prompts; empty if there is no file."""
+    """Describe a file's votes (number and bias) and number of evaluation prompts; without a file, return []."""
     lines = []
     for corpus in reproduction.corpora:
         if reproduction.find_file(corpus) is None:

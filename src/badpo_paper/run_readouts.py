@@ -48,7 +48,7 @@ INDICATOR = np.array(list(VECTORS.values()), dtype=float)
 def measure_run(
     folder: Path, stage: CorpusStage, seed: int, bias: BiasTerm | None, progress: Progress
 ) -> Json:
-    """Measure all readouts of a run, or of a reference if ``bias`` is None; see `badpo.runs.evaluate.measure`."""
+    """Measure all readouts of a run or, if ``bias`` is None, of a reference; see `badpo.runs.evaluate.measure`."""
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def measure_more(policy: PolicyReading) -> Json:

@@ -83,7 +83,7 @@ class Reproduction:
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
-        """All distinct runs in their order of training: references, trained arms, and anchored runs seed by seed."""
+        """All distinct runs in training order: references, trained arms, and anchored runs seed by seed."""
         runs: dict[str, PlannedRun] = {}
         for suite in self.suites:
             for run in self._list_runs(suite):
@@ -181,7 +181,7 @@ def _cache_last(
 def run_one(
     reproduction: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent
 ) -> bool:
-    """Train and measure one run that is not complete. Return False if another process is training the run."""
+    """Train and measure one run that is not complete. If another process is training the run, return False."""
     scale, data = reproduction.scale, reproduction.find_file(run.corpus)
     folder = reproduction.out / run.corpus.folder
     try:
@@ -314,7 +314,7 @@ def require_inputs(reproduction: Reproduction) -> None:
 
 
 def _find_problem(name: str, kind: str) -> str:
-    """Describe a problem with a model's tokenizer or configuration; empty if there is no problem."""
+    """Describe a problem with a model's tokenizer or configuration; return an empty text if there is none."""
     try:
         with asking_once(name):
             load_tokenizer(name)

@@ -1,4 +1,4 @@
-"""Define the scales of the suites: corpora, models and recipes, from a demo of minutes to the authors' settings.
+"""Define the scales of the suites: corpora, models and recipes, from a short demo to the authors' settings.
 
 The settings of a scale are keys of a recipe (`badpo.training.recipe`), so the runs of a suite are ordinary badpo
 runs.
@@ -206,7 +206,7 @@ class Scale:
     control_seeds : {"first", "all"}
         Seeds for the rows that the paper ran at one seed only.
     scales_penalty : bool
-        Whether a penalty per token is multiplied by the ratio of the paper's answer length to this scale's answer
+        Whether a per-token penalty is multiplied by the ratio of the paper's answer length to this scale's answer
         length.
     fresh_prompts : function of a local file or None, or None
         Returns questions that are neither training prompts nor evaluation prompts. Anchoring trains on a policy's

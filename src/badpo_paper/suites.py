@@ -320,7 +320,7 @@ TYPES = {
 
 
 def _theta(what: str) -> Columns:
-    """Return columns about theta: mean, correlation with planted theta, and ``what`` of each class for race."""
+    """Return columns about theta: mean, correlation with planted theta, and, for race, ``what`` of each class."""
     return {
         "mean theta (gender)": "theta.woman.level",
         "correlation (gender)": "theta.woman.correlation",

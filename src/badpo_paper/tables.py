@@ -63,7 +63,7 @@ class PanelRuns:
         self._readouts: dict[str, Json] = {}
 
     def readouts(self, name: str) -> Json:
-        """Read the readouts of a run folder; empty if the run has no readouts."""
+        """Read the readouts of a run folder; return an empty dict if the run has none."""
         if name not in self._readouts:
             self._readouts[name] = read_json(self.folder / name / "readouts.json")
         return self._readouts[name]
@@ -96,7 +96,7 @@ class PanelRuns:
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
     def _compute_value(self, condition: str, seed: int, kind: str, path: str, against: str) -> float:
-        """Compute the value of a source at one seed; NaN if the value was not measured or is not defined."""
+        """Compute the value of a source at one seed; return NaN if the value was not measured or is not defined."""
         name = f"{condition}-s{seed}"
         if kind in FILE_READERS:
             return read_number(FILE_READERS[kind](self.folder / name), path)
@@ -112,7 +112,7 @@ class PanelRuns:
         return own
 
     def explain_missing_share(self, against: str, source: str) -> str:
-        """Explain why the removed share of a condition's shift is undefined; empty if it is defined or not measured.
+        """If the removed share of a measured shift is undefined, explain why; otherwise return an empty text.
 
         The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The
         removed share is defined if the confidence interval of the shift over the measured seeds lies above zero. If
@@ -142,14 +142,14 @@ class PanelRuns:
 
 
 def read_number(content: object, path: str) -> float:
-    """Read the number in a JSON object at a path of keys joined by dots; NaN if there is no number."""
+    """Return the number in a JSON object at a path of keys joined by dots, or NaN if there is no number."""
     for key in path.split("."):
         content = content.get(key) if isinstance(content, Mapping) else None
     return float(content) if isinstance(content, int | float) else math.nan
 
 
 def read_types(folder: Path) -> Json:
-    """Read the number of annotators and the mixture weight of EM-DPO's types, sorted by the number of annotators.
+    """Read each EM-DPO type's number of annotators and mixture weight, sorted by the number of annotators.
 
     The sorting makes the types comparable across seeds, because EM-DPO's index of a type is arbitrary.
     """
@@ -158,7 +158,7 @@ def read_types(folder: Path) -> Json:
     return {name: {str(rank): row[k] for rank, k in enumerate(order)} for name, row in types.items()}
 
 
-# Sources such as ``log:NAME``: text before the colon -> function that reads another file than ``readouts.json``.
+# Sources such as ``log:NAME``: text before the colon -> function that reads a file other than ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Json]] = {
     "log": read_last_step,
     "type": read_types,
@@ -285,7 +285,7 @@ def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
 
 
 def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
-    """Make rows for the reference and the planted values, if the runs or the paper have values for these rows."""
+    """If the runs or the paper have values for the reference or the planted values, make rows for them."""
     reference = runs.readouts("reference")
     sources = panel.columns.values()
     values = {source: [read_number(reference, source)] for source in sources if ":" not in source}
@@ -296,7 +296,7 @@ def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
 
 
 def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
-    """For each column, average the planted values, or the readouts computed with planted theta, over arms and seeds."""
+    """For each column, average the planted values (or the readouts computed with planted theta) over arms and seeds."""
     values = {}
     for source in panel.columns.values():
         head, _, last = source.rpartition(".")

@@ -243,7 +243,7 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
 # Annotator class -> mean bias toward (length, markdown), in log-odds.
 # SPREAD is the standard deviation of the biases within a class.
 CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
-# Number of different annotators of each class who vote on a pair.
+# Number of distinct annotators per class who vote on a pair.
 VOTES_PER_CLASS = 2
 # Probability that a vote is not a tie, whatever the answers and the annotator.
 DECIDED_SHARE = 0.75

@@ -65,7 +65,7 @@ def load(source: Source = None) -> MultiPref:
 def choose_evaluation_prompts(
     judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
-    """Choose evaluation prompts: distinct texts of held-out prompts that are not texts of training prompts.
+    """Choose evaluation prompts: distinct held-out prompt texts that do not occur as training prompts.
 
     ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same random generator then shuffles the
     sorted distinct texts of the held-out prompts. The function returns the first ``n`` texts.

@@ -58,7 +58,7 @@ class PublishedStatistic:
 def compare_statistics(
     statistics: Statistics, published: Mapping[str, str]
 ) -> tuple[PublishedStatistic, ...]:
-    """Compare the statistics of a corpus with published statistics, whose names are the keys joined by spaces."""
+    """Compare corpus statistics with published ones; the name of a statistic is its keys joined by spaces."""
     (values,) = pd.json_normalize(dict(statistics), sep=" ").to_dict("records")
     return tuple(
         PublishedStatistic(name, None if values.get(name) is None else float(values[name]), text)
@@ -134,7 +134,7 @@ class HubSplit(NamedTuple):
 
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
-    """Read the rows of a data set's split from the Hub or from a local file with the same schema."""
+    """Read the rows of a data set split from the Hub or from a local file with the same schema."""
     table = _load_split(split) if source is None else read_table(source)
     remedy = f"give a file with the schema of {split.description}"
     require_columns(table.frame, split.columns, table.name, split.repository, remedy)

@@ -83,7 +83,7 @@ def repeat_classes(means: ClassMeans) -> Texts:
 
 
 def predict_votes(quality: Floats, theta: Floats, delta: Ints | Floats) -> Floats:
-    """Compute the probability of each vote for response a; shape (n_pairs, n_each). ``theta`` is given by vote."""
+    """Return the probability of each vote for response a, with shape (n_pairs, n_each); ``theta`` is given by vote."""
     probabilities: Floats = expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
     return probabilities
 
@@ -359,7 +359,7 @@ def measure_corpus(corpus: SignedCorpus) -> Statistics:
 
 
 def check_pairs(pairs: pd.DataFrame) -> None:
-    """Raise `DataError` with all problems of a table of scored pairs."""
+    """If a table of scored pairs has problems, raise a `DataError` that lists all of them."""
     require_columns(pairs, PAIR_COLUMNS, "scored pairs", "scored pairs", "rename your columns")
     problems = []
     for column in (*TEXTS, *SCORES):

@@ -85,7 +85,7 @@ def _find_last_answer(conversation: object) -> str | None:
 
 
 def _begins_with(conversation: object, prompt: object) -> bool:
-    """Whether a conversation begins with the prompt; True for other values, because a later check reports them."""
+    """Return whether a conversation begins with the prompt; True if malformed, because a later check reports it."""
     try:
         messages = as_messages(conversation)
     except ValueError:
