@@ -1,4 +1,4 @@
-"""Recipes: YAML files that define a training run by TRL's keys, blocks of badpo, and presets with the paper's values.
+"""Recipes: YAML files that define a training run with TRL's keys, badpo's blocks, and presets with the paper's values.
 
 badpo reads a recipe without loading torch, so that it reports a misspelt key at once. One `ConfigError` reports all
 errors of a recipe file, each with its line.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from badpo.training.config import BADPOConfig
 
-# Keys and values of a whole recipe, or of one block of a recipe, as in YAML.
+# Keys and values of a whole recipe, or of one recipe block, as in YAML.
 Keys = Json
 
 
@@ -117,7 +117,7 @@ class BiasBlock(Block):
 class ReferenceBlock(Block):
     """Recipe block for the reference: the start model, or this model after supervised fine-tuning on majority choices.
 
-    A positive ``max_steps`` replaces ``num_train_epochs``. By default, the supervised stage has the batch size of the
+    A positive ``max_steps`` replaces ``num_train_epochs``. By default, the supervised stage uses the batch size of the
     preference stage.
     """
 
@@ -188,7 +188,7 @@ class DataChoice(Block):
     layout: str | None = None
 
     def source(self) -> Any:
-        """Return the source for `Judgments.read`, a path or a split of a Hub data set such as ``allenai/multipref``."""
+        """Return the source for `Judgments.read`: a path, or a Hub data set's split such as ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if is_hub_name(path):
             return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
@@ -235,7 +235,7 @@ class _RecipeKeys(ModelChoice, DataChoice, _TrlKeys):
         return attributes
 
 
-# Values of recipe keys that neither the recipe file nor its preset sets.
+# Default values for recipe keys that neither the recipe file nor its preset sets.
 _DEFAULTS: Keys = {
     "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
     "columns": {},
@@ -262,7 +262,7 @@ _KNOWN_KEYS = sorted(
         "preset",
     }
 )
-# Wrong names that users may try for a key of a recipe, such as an option of another command.
+# Wrong names that users may try for a recipe key, such as an option of another command.
 _SHORT_NAMES = {
     **dict.fromkeys(("model", "base_model", "policy"), "model_name_or_path"),
     **dict.fromkeys(("data", "dataset", "votes", "table", "train_file"), "dataset_name"),
@@ -337,7 +337,7 @@ def read_recipe(
     the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run folder,
     paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a dot
     sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. Only
-    the caller, not a recipe file, can allow a model to run its own code.
+    the caller can allow a model to run its own code; a recipe file cannot.
 
     Examples
     --------
@@ -418,14 +418,14 @@ class _RecipeChecker:
             del keys["loss_type"]
         effective = {key: value for key, value in keys.items() if self._has_effect(key, value)}
         merged = _merge_layers(PRESETS.get(str(preset), {}), effective)
-        # a key without a value removes the value of the preset; only for max_length, an empty value means no limit
+        # a key without a value removes the preset's value; only for max_length does an empty value mean no limit
         set_keys = {
             key: value for key, value in merged.items() if value is not None or key == "max_length"
         }
         return _DEFAULTS | set_keys
 
     def _has_effect(self, key: str, value: object) -> bool:
-        """Check whether badpo uses a key of the recipe; report the key if it has no effect or is not allowed."""
+        """Check whether badpo uses a recipe key; report a key that has no effect or is not allowed."""
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
             self.notices.append(Problem("N204", what, self._locate((key,)), "nothing to do"))
@@ -527,7 +527,7 @@ _SOURCE_OPTIONS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 @dataclass(frozen=True)
 class RunSources:
-    """Start model and table that the caller names, which replace the model and the table in the recipe of a run."""
+    """Start model and table named by the caller, which replace the model and table in a run's recipe."""
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None

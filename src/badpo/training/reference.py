@@ -35,11 +35,12 @@ from badpo.training.packing import Pair
 logger = logging.getLogger(__name__)
 
 # Number of responses in a shard of the cache; a killed process loses the responses of at most one shard.
-# The number of responses in a shard is even, so that two responses of a comparison share the forward of their prompt.
+# The number of responses in a shard is even, so that the two responses of a comparison share the forward pass over
+# their prompt.
 RESPONSES_PER_SHARD = 4096
 # Settings of a model or an adapter that do not change log-probabilities.
 # `save_pretrained` and the Trainer write the settings in the first two lines of the regular expression.
-# The settings in the last line of the regular expression concern the files of an adapter.
+# The settings in the last line of the regular expression concern adapter files.
 WITHOUT_EFFECT = re.compile(
     ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
     "|pad_token_id|return_dict|output_attentions|output_hidden_states"
@@ -71,7 +72,7 @@ def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
 
 
 def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the settings of a model and its enabled adapters that affect its results in evaluation mode."""
+    """Return the settings of a model and its enabled adapters that affect the model's outputs in evaluation mode."""
     adapters = getattr(model, "peft_config", None) or {}
     if adapters:
         from peft import get_model_status
@@ -111,11 +112,10 @@ def scoring_code() -> str:
 
 
 def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
-    """Whether a few responses have bitwise the same log-probabilities with and without the adapter of the model.
+    """Whether a few responses have bitwise identical log-probabilities with and without the model's adapter.
 
-    Most new adapters do not change the model before training, so that the base model can be the reference. PiSSA and
-    OLoRA move a part of the base weights into the adapter, so that disabling the adapter does not restore the base
-    model.
+    Most new adapters do not change the model before training, so the base model can be the reference. PiSSA and
+    OLoRA move a part of the base weights into the adapter, so disabling the adapter does not restore the base model.
     """
     if not hasattr(model, "disable_adapter"):
         return False
@@ -203,9 +203,9 @@ class ReferenceCache:
 class ReferenceScorer:
     """Score comparisons with the reference policy of a run.
 
-    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
-    the first step, the initial policy is loaded again as the reference if it has a ``name``. ``pairs`` are responses
-    that show whether a new adapter changes the model.
+    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. If
+    the initial policy has a ``name``, the initial policy is loaded again as the reference after the first step.
+    ``pairs`` are responses that show whether a new adapter changes the model.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class ReferenceScorer:
         if data.reference is None:
             pairs, n_before = data.encoded.pairs, self.cache.n_computed
             rank, world = self._accelerator.process_index, self._accelerator.num_processes
-            # a process scores both responses of a comparison, because they share the forward pass of their prompt
+            # a process scores both responses of a comparison, because they share the forward pass over their prompt
             share = [pair for i, pair in enumerate(pairs) if i // 2 % world == rank]
             with self.reference() as model, self._accelerator.autocast():
                 self.cache.logps(model, share)

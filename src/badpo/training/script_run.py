@@ -77,7 +77,7 @@ def write_script_run(
     bias: BiasTerm,
     args: TrainingArguments,
 ) -> None:
-    """Add votes, recipe and manifest to the folder of a trained model, so that `badpo evaluate` can read the run.
+    """Add votes, a recipe and a manifest to a trained model's folder, so that `badpo evaluate` can read the run.
 
     Without held-out votes, `badpo evaluate` measures the run on its training votes and warns about this. The recipe has
     all arguments that affect the policy, so that `badpo train --config` with this recipe trains the same policy.

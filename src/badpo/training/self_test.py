@@ -1,4 +1,4 @@
-"""Before training, test that the scoring forward matches the model's own forward, and the policy the reference."""
+"""Test before training that scoring matches the model's own forward pass, and that the policy matches the reference."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Autocast = Callable[[], AbstractContextManager[object]]
 # Tolerances for differences in log-probabilities and in gradients, which apply even without rounding noise.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
-# The scoring forward may differ from the model's own forward by at most this factor times the rounding noise.
+# Scoring may differ from the model's own forward pass by at most this factor times the rounding noise.
 NOISE_FACTOR = 2.0
-# To measure the rounding noise, a forward changes every 61st entry of the input embeddings by a rounding error.
+# To measure the rounding noise, one forward pass changes every 61st entry of the input embeddings by a rounding error.
 NUDGED_EVERY = 61
-# Largest relative difference between two forwards of the same model that rounding can cause.
-# A larger difference between two forwards means that tokens after a response change its log-probabilities.
+# Largest relative difference that rounding can cause between two forward passes of the same model.
+# A larger difference between two forward passes means that tokens after a response change its log-probabilities.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
 # Number of padding tokens in the forward that measures the rounding noise.
 N_PADDING = 7
@@ -42,7 +42,7 @@ N_TRIED = 3
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Differences in log-probabilities and gradients between the scoring forward and the model's own forward.
+    """Differences in log-probabilities and gradients between scoring and the model's own forward pass.
 
     The difference in log-probabilities is the root mean square over tokens, divided by the standard deviation of the
     log-probabilities. The difference in gradients is the norm of the difference between the two gradients with respect
@@ -92,7 +92,7 @@ class StartDifference:
 
     @property
     def problem(self) -> Problem | None:
-        """Warning W152 if the policy differs from its reference at the first training step."""
+        """The warning W152 if the policy differs from its reference at the first training step, else None."""
         if self.difference <= self.tolerance:
             return None
         return Problem(
@@ -108,7 +108,7 @@ class StartDifference:
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """Layout of the scoring forward of a run, with the self-tests that it passed."""
+    """Layout of a run's scoring forward pass, with the self-tests that the layout passed."""
 
     layout: Layout
     padding_reason: str | None  # why responses are padded although packing was requested
@@ -127,7 +127,7 @@ def choose_layout(
 
     The self-test does not change the mode of the model, because gradient checkpointing works only in training mode. The
     first test runs in the precision of the weights, because it detects smaller errors than the test under ``autocast``.
-    The load-balancing loss of routers needs every token of a response, so it requires padded responses.
+    The routers' load-balancing loss needs every token of a response, so it requires padded responses.
     """
     if has_router_loss:
         tests = _test_layout(model, padded_rows, encoded, autocast)
@@ -159,14 +159,14 @@ def _choose_attention(
         return LayoutChoice(padded_rows, str(error), tests)
 
 
-# Errors that a model may raise if its forward does not support a layout.
+# Errors that a model may raise if its forward method does not support a layout.
 _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError)
 
 
 def _test_layout(
     model: PreTrainedModel, layout: Layout, encoded: EncodedComparisons, autocast: Autocast | None
 ) -> list[SelfTest]:
-    """Return the self-tests of a layout; raise `ConfigError` if a self-test fails or even the padded forward fails."""
+    """Return a layout's self-tests; raise `ConfigError` if a self-test fails or even the padded forward pass fails."""
     require_fixed_positions(model.config, encoded.longest)
     name = type(model).__name__
     try:
@@ -204,7 +204,7 @@ def self_tests(
     encoded: EncodedComparisons,
     autocast: Autocast | None = None,
 ) -> list[SelfTest]:
-    """Test a layout in the precision of the weights, and under ``autocast`` if the run uses it.
+    """Test a layout in the precision of the weights and, if the run uses ``autocast``, also under ``autocast``.
 
     The longest comparisons are tested one by one, because only long comparisons reveal an attention window. Random
     comparisons are tested together. The test leaves out comparisons with two identical responses, which reveal little.
@@ -265,7 +265,7 @@ def _run_test(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Differences between two forwards on the same sample, in the log-probabilities and in the gradient."""
+    """Differences between two forward passes on the same sample, in the log-probabilities and in the gradient."""
 
     differences: tuple[float, float]  # between the scoring forward and the model's own forward
     noise: tuple[float, float]  # between two forwards of the model itself
@@ -318,7 +318,7 @@ class _Trial:
         self._vocabulary = np.unique(np.concatenate([[0], *(part for pair in pairs for part in pair)]))
 
     def score_by_model(self, n_padding: int = 0) -> _Scores:
-        """Score each response by a separate forward of the model itself.
+        """Score each response with a separate forward pass of the model itself.
 
         If ``n_padding`` is positive, some entries of the input embeddings are changed by a rounding error.
         """
@@ -355,7 +355,7 @@ class _Trial:
         return self._score(compute_logps, weight, ids, is_nudged=n_padding > 0)
 
     def score_by_layout(self) -> _Scores:
-        """Score all responses by the scoring forward of the tested layout, inside the context `scoring_attention`."""
+        """Inside the context `scoring_attention`, score all responses with the tested layout."""
         ends = np.cumsum(np.bincount(self._inputs["response"]))
         # a packed layout does not score the common beginning of both responses
         rows = zip(ends, self.pairs, self.tokens, strict=True)
@@ -374,7 +374,7 @@ class _Trial:
         ids: np.ndarray,
         is_nudged: bool = False,
     ) -> _Scores:
-        """Compute the log-probabilities of a forward, and their gradient with respect to the input embeddings."""
+        """Compute the log-probabilities of a forward pass, and their gradient with respect to the input embeddings."""
         embedded: list[Tensor] = []
 
         def make_leaf(module: torch.nn.Module, args: object, output: Tensor) -> Tensor | None:

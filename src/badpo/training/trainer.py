@@ -4,7 +4,7 @@ An objective defines the loss of a vote, the weights of the votes and their norm
 of the annotators. The trainer contains no code for individual objectives.
 """
 
-# mypy does not analyze transformers, so the classes of transformers have no types
+# mypy does not analyze transformers, so transformers classes have no types
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _UNSUPPORTED = {
     "compute_metrics": _NO_LOGITS,
     "quantization_config": "use a peft_config with model_init_kwargs={'dtype': 'bfloat16'}",
 }
-# Types of supported arguments, with the name of the type and a remedy for the error message.
+# Types of supported arguments, each with a type name and a remedy for the error message.
 _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
     "processing_class": (
         (PreTrainedTokenizerBase, ProcessorMixin),
@@ -167,7 +167,7 @@ class _StepTrainer(transformers.Trainer):
 class BADPOTrainer(_StepTrainer):
     r"""Train a policy on judgments, with a bias term for the annotators' bias toward declared attributes.
 
-    The training loss is the weighted mean, over judgments j, of the following term:
+    The training loss is the weighted mean of the following term over judgments j:
 
     .. math:: -\log \sigma\bigl(s_j (u_{c_j} + \theta_{k_j}^\top d_j)\bigr)
 
@@ -450,10 +450,10 @@ class BADPOTrainer(_StepTrainer):
         return (loss * self.args.world_size).float()
 
     def fix_gradient_buckets(self) -> None:
-        """Make DDP fix the order of its gradient sums before the first step, not after the first step.
+        """Make DDP fix the order of its gradient sums before the first step instead of after it.
 
         With three or more processes, the order of the sums changes the last bits of the gradients. Without this
-        function, the first step of a resumed run would sum gradients in another order than the uninterrupted run.
+        function, the first step of a resumed run would sum gradients in a different order from the uninterrupted run.
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
@@ -471,7 +471,7 @@ class BADPOTrainer(_StepTrainer):
         return super()._prepare_input(data)
 
     def _compute_margins(self, model: PreTrainedModel, inputs: MicroBatch) -> Tensor:
-        """Return the margin of every comparison of a micro-batch as a float64 tensor of shape (n_comparisons,)."""
+        """Return the margin of every comparison in a micro-batch as a float64 tensor of shape (n_comparisons,)."""
         scoring = inputs["scoring"]
         assert scoring is not None
         # DDP enters autocast itself, but a model with sharded weights does not
@@ -533,7 +533,7 @@ class BADPOTrainer(_StepTrainer):
         return tally
 
     def check_start(self, mean_margin: float) -> None:
-        """Record how policy and reference differ at the first step; stop the run if rounding does not explain this.
+        """Record how policy and reference differ at the first step; if rounding does not explain this, stop the run.
 
         If policy and reference differ, but the user passed a reference model or kept dropout on, the run continues with
         the warning W152.
@@ -646,7 +646,7 @@ class BADPOTrainer(_StepTrainer):
         return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _write_run(self) -> None:
-        """After a run of a script, write the policy, theta and the files that `badpo evaluate` needs."""
+        """After a script's run, write the policy, theta and the files that `badpo evaluate` needs."""
         with whole_folder(self.run_folder / "model", self.is_world_process_zero()) as unfinished:
             self.save_model(str(unfinished))
         if not self._start:
@@ -725,7 +725,7 @@ class BADPOTrainer(_StepTrainer):
         metadata_save(path, metadata | {name: value for name, value in added.items() if value})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy to ``run_folder/model`` without pickles or data of annotators, and theta to ``run_folder``.
+        """Write the policy to ``run_folder/model``, without pickles or annotator data, and theta to ``run_folder``.
 
         If the folder ``output_dir`` contains theta, a warning names the folder to publish instead.
         """
@@ -813,7 +813,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
 
 
 class SupervisedTrainer(_StepTrainer):
-    """Trainer for supervised fine-tuning on responses, with the same forward as in preference training.
+    """Trainer for supervised fine-tuning on responses, with the same forward pass as in preference training.
 
     The loss of an optimizer step is the mean over all its response tokens, regardless of the number of micro-batches
     and processes.

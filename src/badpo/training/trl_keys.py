@@ -1,4 +1,4 @@
-"""Effect of each key of a ``trl dpo`` configuration in a recipe and in `BADPOConfig`.
+"""Effect that each key of a ``trl dpo`` configuration has in a recipe and in `BADPOConfig`.
 
 ``trl_keys.yaml`` has the three lists of keys and the reasons. `HONOURED` keys have the same effect as in TRL. Keys in
 `ACCEPTED_WITHOUT_EFFECT` do not change the run. Keys in `REFUSED` raise an error, because they would change what is
@@ -13,7 +13,7 @@ from badpo.data.yaml_files import read_yaml
 DEFAULT_OUTPUT_DIR = "runs/badpo"
 PAPER_MAX_PROMPT_LENGTH = 384
 
-# Old names of keys of TRL, with their present names.
+# Old names of TRL keys, with their current names.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
 
 
@@ -24,7 +24,7 @@ def _reasons(entries: list[dict[str, str]]) -> dict[str, str]:
 _FOLDER = Path(__file__).parent
 _TABLE = read_yaml(_FOLDER / "trl_keys.yaml").values
 _TYPES = {"text": str, "number": float, "whole number": int, "truth value": bool, "other": Any}
-# Type of the value of each TRL key that has the same effect in badpo as in TRL.
+# Value type of each TRL key that has the same effect in badpo as in TRL.
 HONOURED = {key: _TYPES[name] for name, keys in _TABLE["honoured"].items() for key in keys.split()}
 ACCEPTED_WITHOUT_EFFECT = _reasons(_TABLE["without_effect"])
 REFUSED = _reasons(_TABLE["refused"])
