@@ -71,10 +71,10 @@ _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to dete
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
 _MOST_BYTES_WRITTEN_OUT = 2**34
-# Largest size of the cell formats of a workbook, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
+# Largest size of a workbook's cell formats, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
 _MOST_BYTES_OF_STYLES = 2**22
-# Largest number of XML elements of a sheet beside its rows, such as merged ranges; openpyxl needs about 20 microseconds
-# and 700 bytes of memory for each.
+# Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl needs about 20
+# microseconds and 700 bytes of memory for each element.
 _MOST_ELEMENTS = 250_000
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -224,7 +224,7 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
 def _read_folder(path: Path, split: str = "") -> Table:
     """Read the table in a folder that `datasets` wrote, or in a folder of files such as a download from the Hub.
 
-    A folder that contains a pipe, or a symbolic link to a place outside of the folder, is refused.
+    A folder that contains a pipe, or a symbolic link to a place outside the folder, is refused.
     """
     require_safe_to_read(path)
     if (path / "state.json").is_file():
@@ -254,7 +254,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
 
 
 def _read_partitions(path: Path, files: Sequence[Path]) -> Table:
-    """Read parquet files in folders such as ``rater=R01``, whose names are the cells of further columns."""
+    """Read parquet files in folders such as ``rater=R01``, whose names give the cells of additional columns."""
     frames, n_rows, n_cells = [], 0, 0
     for file in files:
         cells = (name.partition("=") for name in file.relative_to(path).parts[:-1] if "=" in name)
@@ -316,7 +316,7 @@ def _read_parquet(path: Path) -> Table:
     n_cells = sum(column.num_values for column in columns)
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # columns of texts are read as Arrow dictionaries, so that a text that occurs in many rows is in memory only once
+    # text columns are read as Arrow dictionaries, so that a text that occurs in many rows is held in memory only once
     options = {
         "read_dictionary": [
             column.name for column in pq.read_schema(path) if column.type in _TEXT_TYPES
@@ -360,7 +360,7 @@ def _read_arrow(path: Path) -> Table:
 
 
 def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
-    """Refuse a parquet file whose texts are too large in total, if each text is counted in each row that contains it.
+    """Refuse a parquet file whose texts are too large in total, counting each text once for every row that contains it.
 
     A small parquet file can store a long text once and repeat it in very many rows. Processing a file with too many
     repeated texts would take days.
@@ -392,9 +392,9 @@ def _require_bytes(path: Path, n: int) -> None:
 def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
-    If the file has a byte-order mark, the mark gives the encoding. If many bytes are zero, the encoding is UTF-16, and
-    if all bytes are valid UTF-8, it is UTF-8. If the encoding is neither UTF-16 nor UTF-8, it is the older encoding in
-    which the largest share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid
+    If the file has a byte-order mark, the mark determines the encoding. If many bytes are zero, the encoding is UTF-16,
+    and if all bytes are valid UTF-8, it is UTF-8. If the encoding is neither UTF-16 nor UTF-8, it is the older encoding
+    in which the largest share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid
     UTF-8, the file is damaged UTF-8 and not in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
@@ -523,7 +523,7 @@ def _separator(text: str) -> str:
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
             return 0, 0.0, 0  # these spaces are part of the texts
-        # a line without the separator may be a line of a cell, such as "Response A:"
+        # a line without the separator may be one line of a longer cell, such as "Response A:"
         known = max((_n_known(row) for row in rows if len(row) > 1), default=0)
         return known, (width > 1) * n / len(rows), width
 
@@ -695,8 +695,8 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
     """Return whether each row begins with a row number for which the header has no name, as in tables from R.
 
-    Each row must have one cell more than the header. If the last cell is empty in all rows, the result is False. If a
-    cell begins with a space, the cell is a part of a text that contains the separator, and the result is False too.
+    Each row must have one more cell than the header. If the last cell is empty in all rows, the result is False. If a
+    cell begins with a space, the cell is part of a text that contains the separator, so the result is also False.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -734,7 +734,7 @@ def _read_excel(path: Path) -> Table:
         if n_bytes > _MOST_BYTES_OF_STYLES:
             what = f"its cell formats have {n_bytes:,} bytes, more than {_MOST_BYTES_OF_STYLES:,}"
             raise _unreadable(path, what, "save it as CSV, without cell formats")
-        # with read_only=False, openpyxl would create every cell of a merged range, also outside of the table
+        # with read_only=False, openpyxl would create every cell of a merged range, even outside the table
         with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = _limited_sheets(
                 ((sheet.title, _rows_of_sheet(sheet, path)) for sheet in book.worksheets), path
@@ -874,8 +874,8 @@ _PART = re.compile(
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
-    """Return the cells of the rows of a sheet, all rows with the same number of cells."""
-    # before openpyxl reads the sheet, because openpyxl keeps all elements beside the rows in memory
+    """Return the cells of each row of a sheet, with the same number of cells in all rows."""
+    # count the elements before openpyxl reads the sheet, because openpyxl keeps all elements outside the rows in memory
     with sheet.parent._archive.open(sheet._worksheet_path) as content:
         ranges = _merged_ranges(content)
     sheet.reset_dimensions()  # a file may state the largest possible dimensions
@@ -889,9 +889,9 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
 
 
 def _merged_ranges(content: IO[bytes]) -> list[tuple[int, int, int, int]]:
-    """Return the first column and row and the last column and row of each merged range in the XML of a sheet.
+    """Return the first column, first row, last column and last row of each merged range in the XML of a sheet.
 
-    If the sheet has too many elements beside its rows, the error is a `ValueError`.
+    If the sheet has too many elements outside its rows, a `ValueError` is raised.
     """
     from openpyxl.utils import range_boundaries
 
@@ -924,8 +924,8 @@ def _merged_ranges(content: IO[bytes]) -> list[tuple[int, int, int, int]]:
 def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, int, int]]) -> None:
     """Copy the value of each merged range down in its first column, and empty its other columns.
 
-    The value is not copied to the right, because a title may be as wide as the table. The parts of ranges outside of
-    the rows are ignored. If ranges overlap so that they have more cells than the rows, the error is a `ValueError`.
+    The value is not copied to the right, because a title may be as wide as the table. Parts of ranges that lie outside
+    the rows are ignored. If ranges overlap so much that they have more cells than the rows, a `ValueError` is raised.
     """
     width = len(rows[0]) if rows else 0
     n_cells = len(rows) * width
@@ -954,7 +954,7 @@ def _limited_sheets(
 
 
 def _equally_wide(rows_of_sheet: Iterable[list[str]], path: Path) -> list[list[str]]:
-    """Return the rows of a sheet with the same number of cells; empty cells are added to shorter rows."""
+    """Return the rows of a sheet; shorter rows are filled with empty cells so that all rows are equally long."""
     rows = [*_limited(rows_of_sheet, path)]
     width = max(map(len, rows), default=0)
     require_size(str(path), len(rows), width)
@@ -1027,7 +1027,7 @@ def _rows_of_open_document(content: IO[bytes]) -> Iterator[tuple[str, list[str]]
 
 
 def _open_document_text(cell: ElementTree.Element) -> str:
-    """Return the text of a cell of an OpenDocument spreadsheet without comments; numbers are not rounded."""
+    """Return the text of a cell in an OpenDocument spreadsheet, without comments; numbers are not rounded."""
     for kind in ("value", "boolean-value", "date-value"):
         if value := cell.get(f"{_OFFICE}{kind}"):
             return value
@@ -1037,7 +1037,7 @@ def _open_document_text(cell: ElementTree.Element) -> str:
     return "\n".join("".join(part.itertext()) for part in cell.findall(f"{_TEXT}p"))
 
 
-# beginnings of the names of XML elements in OpenDocument files, and the characters for which some elements stand
+# prefixes of XML element names in OpenDocument files, and the characters that some elements stand for
 _TABLE, _TEXT, _OFFICE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("table", "text", "office")
 )
@@ -1168,7 +1168,7 @@ def _read_json(path: Path) -> Table:
             if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
                 content = {name: [*each.values()] for name, each in content.items()}
         if not any(isinstance(each, list) for each in content.values()):
-            # answers of search services hold the records in an object, beside counts: {"hits": {"hits": [...]}}
+            # search services return the records in an object, next to counts: {"hits": {"hits": [...]}}
             inner = [each for each in content.values() if isinstance(each, dict)]
             with_records = [each for each in inner if any(map(_is_list_of_objects, each.values()))]
             content = with_records[0] if len(with_records) == 1 else content
@@ -1284,7 +1284,7 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
 
 
 def _columns_in(content: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the columns of a mapping whose values are at least two lists of the same length; otherwise no columns."""
+    """If the values of a mapping are two or more lists of equal length, return these columns; otherwise no columns."""
     lists = [each for each in content.values() if isinstance(each, list)]
     return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 

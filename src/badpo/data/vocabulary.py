@@ -83,7 +83,7 @@ YES, NO = (
 )
 
 
-# words in a label which say that neither side was preferred
+# words by which a label says that neither side was preferred
 EVEN = re.compile(
     "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
     "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
@@ -121,8 +121,8 @@ def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     r"""Return the text in a Unicode normalization form.
 
     A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
-    length. No language has sequences of more than 100 combining marks; the function may leave the order of such marks
-    unchanged.
+    length. No language has sequences of more than 100 combining marks; in these long sequences, the function may leave
+    the order of the marks unchanged.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def is_number_of_people(name: str) -> bool:
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
-    """Return the columns that may hold the annotators, because their names contain a word such as "rater"."""
+    """Return the columns whose names contain a word such as "rater", because these columns may hold the annotators."""
     names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
     return [name for name in names if not is_number_of_people(name)]
 
@@ -177,7 +177,7 @@ def is_called_like_people(name: str) -> bool:
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# words that may stand beside a side in a label; "not" is not among them, because the label "not a" names no side
+# words that may stand next to a side in a label; "not" is not among these words, as the label "not a" names no side
 _AROUND = re.compile(
     f"{ANSWER}|model|system|vote|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
@@ -306,7 +306,7 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Find numbers and their meanings in a column name; return two lists of pairs of a number and its meaning.
+    """Find numbers and their meanings in a column name; return two lists of (number, meaning) pairs.
 
     The first list is for numbers that precede their meaning, as in ``1 = A is better``. The second list is for numbers
     that follow their meaning, as in ``A is better = 1``. If the name is longer than `LONGEST_LEGEND`, both lists are
@@ -317,7 +317,7 @@ def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
-# words which say that a high number prefers the named side, as in the column names "p_a_over_b" and "A is better"
+# words that say that a high number prefers the named side, as in the column names "p_a_over_b" and "A is better"
 # _BESIDE_PREFERS also matches words that may stand beside words such as "better", as in "How much better is A?"
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
@@ -668,7 +668,7 @@ PAIR = ("prompt", "response_a", "response_b")
 TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
 
 
-# Names of columns with the votes of a table that has no column "winner".
+# Names of the vote columns in a table that has no column "winner".
 ANSWERS = (
     "rating",
     "rating_a",
@@ -684,7 +684,7 @@ ANSWERS = (
 ANSWERS_HERE = "\n\nAssistant:"  # mark before an answer in a conversation that is one text
 
 
-# Names of columns in a table with one answer in each row.
+# Names of columns in a table with one answer per row.
 OF_ONE_ANSWER = ("response", "rank")
 
 
@@ -695,7 +695,7 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Map the name of each column with a value of the first side to the column with the value of the second side.
+    """Map the name of each column with a value for the first side to the column with the value for the second side.
 
     Each name contains ``a`` or ``b``, or ``chosen`` or ``rejected``, as a part that is separated by underscores.
     Columns of identifiers are left out.
@@ -709,7 +709,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which is for labels too
+# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which also serves labels
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -733,7 +733,7 @@ OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instructi
 _OF_PERSON = "class|group|team|type|role|cohort|category"
 
 
-# For each of badpo's column names, a pattern of names that a table may have instead.
+# For each of badpo's column names, a pattern for names that a table may use instead.
 _NAMED = {
     "prompt": PROMPT,
     "response": ANSWER,
@@ -811,7 +811,7 @@ _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
-    """Return the column for each of the ``wanted`` names of badpo; a name that could mean two columns is left out.
+    """For each of badpo's names in ``wanted``, return the column; a name that could mean two columns is left out.
 
     A column with exactly badpo's name is preferred to a column with the same name in another spelling, which is
     preferred to a column whose name matches a pattern in `_NAMED`.
@@ -901,7 +901,7 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=16)  # called once for each column of a table
 def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # leave out columns that are numbered people, numbered questions or unnamed columns
+    # leave out unnamed columns, and columns for numbered people or numbered questions
     # leave out pairs of columns with a third column of the same kind, such as answers 1 to 3
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}

@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML h
 
 
 def _construct_whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    # YAML 1.1 reads 59:59:59 as a number to the base 60, so Python's limit of digits does not apply
+    # YAML 1.1 reads 59:59:59 as a number in base 60, so Python's limit on digits does not apply
     value: int = loader.construct_yaml_int(node)
     if value.bit_length() > _MOST_BITS:
         raise ValueError(f"a whole number has more than {_MOST_BITS:,} bits")
