@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page of this machine, with a choice of columns, attributes and the length ratio.
 
 The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. The forms on the
-page contain all choices of the user. The server keeps the table, the votes that it has read last, and the attributes
-that it has measured on these votes. The server writes no files.
+page contain all of the user's choices. The server keeps the table, the votes that were read last, and the attributes
+measured on these votes. The server writes no files.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def open_table(
 
 @dataclass(frozen=True)
 class Choices:
-    """Choices of the user on the page: options for reading the table, attributes, and the length ratio."""
+    """The user's choices on the page: options for reading the table, attributes, and the length ratio."""
 
     reading: Json
     ticked: tuple[str, ...]
@@ -162,7 +162,7 @@ class OpenedTable:
         return Choices(read, tuple(one for one in self.offered if one in ticks), ratio)
 
     def columns(self, chosen: Mapping[str, str | None]) -> dict[str, str]:
-        """For each column name of badpo, return the column of the table that was chosen or recognized."""
+        """For each of badpo's column names, return the column of the table that was chosen or recognized."""
         from badpo.data.vocabulary import columns_named
 
         named = {ours: column for ours, column in chosen.items() if column}

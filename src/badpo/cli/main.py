@@ -36,12 +36,12 @@ class Commands(typer.core.TyperGroup):
     """Commands of badpo, and commands of other packages that have the entry-point group `badpo.commands`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Store the words of the user's command line, from which badpo writes corrected commands."""
+        """Store the words of the user's command line, so that badpo can write corrected commands."""
         options.command_line.update(words=tuple(args), source=None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Print a general message if the user interrupts a command without its own message for interruptions."""
+        """If a command without its own message for interruptions is interrupted, print a general message."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def _load_command(entry: EntryPoint) -> Any:
 
 
 def _log_level() -> int:
-    """Return the log level, with which only the first of several training processes reports progress."""
+    """Return the log level at which only the first of several training processes reports progress."""
     return logging.INFO if options.is_first_process() else logging.ERROR
 
 

@@ -319,7 +319,7 @@ def say(what: str | Path) -> None:
     except OSError as error:
         # the output is redirected, because the interpreter would report the error again when it flushes the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # if a pipe is broken, nobody reads the output any more, so this is not an error
+        # if a pipe is broken, nobody reads the output any more, so a broken pipe is not an error
         if not isinstance(error, BrokenPipeError):
             complain(f"the output cannot be written: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
@@ -348,7 +348,7 @@ def print_result(as_json: bool, value: Any, text: str | Path) -> None:
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """Log record whose message has escaped control characters, like the text that `say` prints."""
+    """Log record in whose message control characters are escaped, as in the text that `say` prints."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""
@@ -356,7 +356,7 @@ class WrittenOutRecord(logging.LogRecord):
 
 
 def format_value(value: Any) -> str:
-    """Format a value for people: four significant digits, separated thousands, and a dash for None.
+    """Format a value for people: four significant digits, thousands separators, and a dash for None.
 
     Examples
     --------
@@ -510,7 +510,7 @@ def write_corrected_command(fix: Mapping[str, Any]) -> str:
 
 
 def find_conversion(error: DataError) -> list[str]:
-    """Return a command that first converts an export of another program; empty if the table is not an export."""
+    """If the table is an export that must be converted first, return a command that converts and reads the export."""
     from badpo.data.tables import read_table
     from badpo.importers.convert import TABLE, detect_format
     from badpo.importers.export import Export
@@ -643,7 +643,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
                 f"another process of this run has ended, and this process cannot continue alone: {first}\n"
                 "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
-    # a library may report a full disk with an exception that has no error number
+    # a library may report a full disk with an exception without an error number
     is_clear = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True

@@ -120,7 +120,7 @@ def audit(
 
 
 def _warn_about_replaced_audit(result: AuditResult, before: Json, data: Path, out: Path) -> None:
-    """Warn if the folder has an audit of another table, or if few annotators were added or removed since that audit."""
+    """Warn if the folder has an audit of another table, or if only a few annotators were added or removed since."""
     from badpo.data.forgetting import is_recorded
 
     data_now = result.summary["data"]

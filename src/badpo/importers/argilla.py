@@ -16,7 +16,7 @@ def read_argilla(export: Export) -> Iterator[Answer]:
     """Yield one row for each response to one question.
 
     The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two text fields.
-    Draft and discarded answers of an annotator are left out and counted. If the export has several questions,
+    An annotator's draft and discarded answers are left out and counted. If the export has several questions,
     ``columns={"winner": "preference"}`` names the one to import. ``prompt``, ``response_a`` and ``response_b`` name the
     fields that badpo does not recognize.
     """
@@ -48,7 +48,7 @@ def _answers(record: Json) -> dict[str, list[Any]]:
         return {name: as_list(answers) for name, answers in record["responses"].items()}
     questions: dict[str, list[Any]] = {}
     for response in as_list(record.get("responses")):
-        # an annotator's response to a record answers all its questions; a discarded response may answer no question
+        # an annotator's response to a record answers all questions of the record; a discarded one may answer none
         for name, value in (response.get("values") or {_UNANSWERED: {}}).items():
             questions.setdefault(name, []).append({**response, "value": value.get("value")})
     for name in [name for name in record if f"{name}.users" in record and name.endswith(_FLAT)]:

@@ -144,7 +144,7 @@ def _read_answers(importer: Importer, export: Export) -> list[Answer]:
 
 
 def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
-    """Return a table of the votes; its ``dropped`` counts the answers that are no votes, by reason and pseudonym."""
+    """Return a table of the votes; its ``dropped`` counts the answers that are not votes, by reason and pseudonym."""
     names = [field.name for field in fields(Answer)]
     cells = {name: [getattr(answer, name) for answer in answers] for name in names}
     frame = pd.DataFrame(cells, dtype=object)

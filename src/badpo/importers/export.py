@@ -1,4 +1,4 @@
-"""The class `Export` for the export of another program: its fields, the meaning of labels, and personal data."""
+"""The class `Export` for an export from another program: its fields, the meaning of labels, and personal data."""
 
 import fnmatch
 import re
@@ -29,7 +29,7 @@ TEXTS = ("prompt", "response_a", "response_b")
 
 @dataclass
 class Export:
-    """The export of another program, the user's options, and the findings of the reader.
+    """An export from another program, the user's options, and the reader's findings.
 
     ``columns`` maps badpo's columns to fields of the export, and ``winners`` maps labels to a, b or tie. ``used`` has
     the columns that the reader uses; other columns are not imported. ``used_options`` has the options in ``columns``,
@@ -111,7 +111,7 @@ class Export:
         """Return ``a``, ``b`` or ``tie`` for a label; an unknown label is returned unchanged and reported later.
 
         A label may be the name of a response's field, or it may name a side, such as ``A``, ``left``, ``response_2`` or
-        ``B-is-better``. If the user gave a meaning of the label in ``winners``, this meaning is used.
+        ``B-is-better``. If the user gave a meaning for the label in ``winners``, this meaning is used.
         """
         text = str(label)
         self.used_options.add("winners")
@@ -124,7 +124,7 @@ class Export:
         return text if side_and_strength is None else side_and_strength[0]
 
 
-# A chat or a text, as the export has it.
+# A chat or a text, as stored in the export.
 Content = str | Sequence[Mapping[str, str | None]] | None
 
 
@@ -183,7 +183,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Return the columns and nested fields that may identify people, by their names or because of e-mail addresses."""
+    """Return the columns and nested fields that may identify people, judging by field names and e-mail addresses."""
     personal: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(

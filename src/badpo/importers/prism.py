@@ -34,7 +34,7 @@ def read_prism(export: Export) -> Iterator[Answer]:
 
 
 def _messages(role: str, entries: Sequence[Json]) -> list[Mapping[str, str | None]]:
-    """Return the messages of a chat with the contents of these entries."""
+    """Return ``entries`` as chat messages with the given role."""
     return [{"role": role, "content": entry.get("content")} for entry in entries]
 
 
