@@ -257,7 +257,7 @@ class Design:
         return self.comparison[first], self.sign[first], self.annotator[first]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Count the votes that ``chosen`` selects, for each annotator and attribute; (n_annotators, n_attributes)."""
+        """Count the votes that ``chosen`` selects; the result has one row per annotator, one column per attribute."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
@@ -394,7 +394,7 @@ def shrink_deviations(
 
 
 def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
-    """Posterior of biases relative to gold annotators; the error that all biases share is added after shrinking."""
+    """Shrink biases relative to gold annotators, and then add the error that all biases share."""
     value, variance = estimates[0], estimates[1] ** 2
     if line is not None:
         value, variance = line.adjust(*estimates)
@@ -948,7 +948,7 @@ def _build_shared_bias_row(
     sums: Sums | None,
     is_reliability_unknown: bool,
 ) -> SharedBiasRow:
-    """Mean bias with one interval for these annotators on other comparisons and one for a population of annotators."""
+    """Mean bias, with an interval for these annotators on other comparisons and one for a population of annotators."""
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known
     n, se, population_se = is_used.sum(), biases.shared_bias_se[j], biases.shared_bias_se_population[j]

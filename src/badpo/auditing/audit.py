@@ -53,9 +53,9 @@ from badpo.results.audit_findings import attribute_findings
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
-# Half-widths of the confidence intervals, in log-odds, for which the number of needed votes is reported.
+# The audit reports the number of votes needed for confidence intervals of these half-widths, in log-odds.
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's running time, including reading, that has passed when a stage begins.
+# Share of an audit's running time, including the reading of the data, that has passed when a stage begins.
 # The shares are medians over audits of four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
@@ -176,10 +176,10 @@ def _file_name(data: Judgments | Source) -> str:
 
 
 def _build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -> list[Json]:
-    """Return the problems as rows, errors first; a row shows the name of a file without its folder."""
+    """Return the problems as rows, errors first; rows show file names without folders."""
     rows = [asdict(problem) for problem in worst_first(problems)]
     for row in rows:
-        # Commands of the user and rows of the table do not belong on a page that may be shared.
+        # The user's commands and the table's rows do not belong on a page that may be shared.
         del row["fix"], row["shown"], row["lengths"]
     if isinstance(data, str | os.PathLike):
         for row in rows:
@@ -269,10 +269,10 @@ def summarize_data(judgments: Judgments, design: Design, both: pd.DataFrame) -> 
 
 
 def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
-    """Number of votes that the median annotator needs in total, for each attribute and half-width of the interval.
+    """For each attribute and interval half-width, the total number of votes that the median annotator needs.
 
-    The list is empty if annotators share no comparisons; ``pool[name].sum.needed`` then says how many comparisons
-    need a second annotator.
+    If annotators share no comparisons, the list is empty, and ``pool[name].sum.needed`` says how many comparisons need
+    a second annotator.
     """
     if biases.quality == "marginal":
         return []
@@ -287,7 +287,7 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
 
 
 def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
-    r"""Number of informative votes that the median annotator needs for a 95 % confidence interval of this half-width.
+    r"""Number of informative votes that the median annotator needs for a 95 % confidence interval with this half-width.
 
     The information of independent votes is additive. If one informative vote has the variance v = n se^2, the number of
     votes needed is

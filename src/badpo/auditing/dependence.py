@@ -15,12 +15,12 @@ from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_bias_p_value
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes is the smallest number of at least two votes that at least this share of comparisons has.
+# The usual number of votes is the smallest number (two or more) that at least this share of comparisons has.
 USUAL_SHARE = 0.05
-# Smallest number of comparisons with extra votes, and number of standard errors, that count as evidence.
+# Evidence requires at least this many comparisons with extra votes, and this many standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An adjudicator cast at least FEWEST_DECIDED votes. At least the share NEARLY_ALL of these votes was cast on
-# comparisons with extra votes.
+# An adjudicator cast at least FEWEST_DECIDED votes. At least the share NEARLY_ALL of these votes is on comparisons with
+# extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
     "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
@@ -36,11 +36,11 @@ NOT_FOUND = (
 
 
 def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Return the judgments that estimates use, and a notice for each kind of judgment left out.
+    """Return the judgments used for estimates, and a notice for each kind of omitted judgment.
 
     If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
     because repeated votes share the annotator's taste. Votes in both orders of the responses stay if the position is a
-    declared attribute. Votes that decide disagreements (`find_adjudicating_votes`) are left out too.
+    declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
     """
     problems: list[Problem] = []
     if not judgments.has_identities:
@@ -61,7 +61,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
     if adjudication := find_adjudicating_votes(comparison, sign, annotator):
         late = np.zeros(judgments.n_votes, dtype=bool)
         late[np.flatnonzero(is_first)[adjudication.late]] = True
-        # If a first vote is left out, the same annotator's vote in the other order is left out too.
+        # If a first vote is left out, the same annotator's vote in the other order is also left out.
         pairs = pd.MultiIndex.from_frame(keys)
         late = pairs.isin(pairs[late])
         is_used &= ~late
@@ -78,7 +78,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
 
 
 class Adjudication(NamedTuple):
-    """Votes that decide disagreements (``late``), and the shares of disagreeing pairs of votes on a comparison.
+    """Votes that settle disagreements (``late``), and the shares of disagreeing vote pairs on a comparison.
 
     ``disagree`` is the share on comparisons with more than ``n_usual`` votes, ``disagree_usually`` the share on
     comparisons with ``n_usual`` votes.
@@ -91,10 +91,10 @@ class Adjudication(NamedTuple):
 
 
 def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
-    r"""Find the votes that were cast because the first votes on a comparison disagreed; None if there are none.
+    r"""Find votes that were cast because the first votes on a comparison disagreed; return None if there are none.
 
-    If nobody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws. At most half
-    of all pairs of votes then disagree:
+    Unless somebody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws. At most
+    half of all pairs of votes then disagree:
 
     .. math:: E\Bigl[\frac{2 w (n - w)}{n (n - 1)}\Bigr] = E[2 p (1 - p)] \le \frac12
 
@@ -153,7 +153,7 @@ MOST_SIZE = (
 
 
 def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
-    """Effect of leaving ties out, for each attribute of the responses; empty if there are no ties or only their counts.
+    """For each attribute of the responses, the effect of omitting ties; empty without ties or with only their counts.
 
     A row has ``n``, the number of ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``,
     the share of ties among judgments whose sides differ and whose sides do not; ``size_p``, the p-value of the
@@ -182,7 +182,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # number of ties counted as votes for the response with the attribute, and number of all counted ties
+        # number of ties counted as votes for the response with the attribute, and total number of counted ties
         ways = {
             "": (0, 0),
             "_half": (n_ties / 2, n_ties),
@@ -228,7 +228,7 @@ def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
 
 
 def name_votes(judgments: Judgments) -> pd.DataFrame:
-    """Table with the ids that belong to each vote; tables of votes and of ties use the same ids."""
+    """Return a table with the ids of each vote; the tables of votes and ties use the same ids."""
     votes, comparison = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
@@ -254,7 +254,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # The p-value is the probability that responses differ in the attribute for all ties, or for no tie, by chance.
+        # The p-value is the probability that, by chance, responses differ in the attribute for all ties or for none.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -1,4 +1,4 @@
-"""Warnings and notices about the estimates of an audit: each code with its condition, its sentence and its remedy."""
+"""Warnings and notices about an audit's estimates: each code with its condition, its message and its remedy."""
 
 from dataclasses import dataclass, field
 
@@ -13,9 +13,9 @@ from badpo.data.problems import Problem, counted
 
 # P-values below which the audit reports that annotators differ (W409) and that anchors differ (W407).
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
-# Agreement is called chance agreement if the confidence interval of the agreement ends below this share.
+# Agreement counts as chance agreement if its confidence interval ends below this share.
 BY_CHANCE = 0.55
-# If there are fewer prompts than this, with several comparisons each, individual intervals cover less than 95 %.
+# With fewer prompts than this and several comparisons per prompt, individual intervals have a coverage below 95 %.
 FEW_PROMPTS = 200
 EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
 TEST_TASTE = (
@@ -26,13 +26,13 @@ TEST_TASTE = (
 
 @dataclass
 class AuditProblems:
-    """Problems that the audit has found so far; ``where`` is the place to which the next problems will refer."""
+    """Problems found by the audit so far; ``where`` is the place to which the next problems will refer."""
 
     problems: list[Problem] = field(default_factory=list)
     where: str = ""
 
     def add(self, code: str, count: int | bool, what: str, remedy: str) -> None:
-        """Add a problem if ``count``, the number of its occurrences, is above 0."""
+        """Add a problem if its number of occurrences, ``count``, is above 0."""
         if count:
             self.problems.append(Problem(code, what, self.where, remedy, int(count)))
 
@@ -45,7 +45,7 @@ def find_problems(
     estimates: AnnotatorEstimates,
     agreement: Json,
 ) -> list[Problem]:
-    """Return the warnings and notices about the estimates, the most general first.
+    """Return the warnings and notices about the estimates, starting with the most general ones.
 
     ``features`` are the votes with the scanned features as attributes. ``agreement`` is a part of audit.json.
     """
@@ -110,7 +110,7 @@ def check_votes(
 def check_agreement(
     findings: AuditProblems, design: Design, estimates: AnnotatorEstimates, agreement: Json
 ) -> None:
-    """Report differences in taste, unanimous votes, and agreement that is no better than chance."""
+    """Report differences in taste, unanimous votes, and agreement no better than chance."""
     camps = estimates.camps
     findings.where = "checks.reliability"
     findings.add(

@@ -1,4 +1,4 @@
-"""Impact of the biases on labels, the judgments to reread for each flag, and example pairs for each attribute."""
+"""Show the impact of biases on labels, the judgments to reread for each flag, and example pairs for each attribute."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,9 +24,9 @@ DRAWS, SEED = 100, 0
 MOST_REREAD = 20
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
-# Length of a quoted excerpt: number of first words, of last words, and of characters.
+# Length of a quoted excerpt: number of first words, number of last words, and largest number of characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
-# A pair of answers is too short below SHORTEST_PAIR characters, and long or very long above LONG_PAIRS characters.
+# A pair of answers is too short below SHORTEST_PAIR characters, and long or very long beyond the LONG_PAIRS limits.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
@@ -35,8 +35,8 @@ def count_turned_majorities(
 ) -> tuple[int, int]:
     r"""Count the majorities that change if ``shift`` is removed from the votes' logits, in one draw of the noise.
 
-    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0` with logistic noise. If
-    the shift is removed and the noise is the same, the vote stays the same with the probability
+    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0`, where the noise is
+    logistic. If the shift is removed while the noise stays the same, the vote remains unchanged with the probability
 
     .. math:: P(s_j (\ell_j - x_j + \varepsilon_j) > 0 \mid s_j (\ell_j + \varepsilon_j) > 0)
         = \min\Bigl(1, \frac{\sigma(s_j (\ell_j - x_j))}{\sigma(s_j \ell_j)}\Bigr)
@@ -208,7 +208,7 @@ def choose_example_pairs(judgments: Judgments) -> list[Json]:
 def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
     """Return a function that says whether a part of a text has the attribute.
 
-    For an attribute that is not a built-in 0/1 attribute of a response's text, the function always returns False.
+    Unless the attribute is a built-in 0/1 attribute of a response's text, the function always returns False.
     """
     is_known, is_read = attribute.config.get("type") in BUILT_IN, attribute.columns is None
     is_mark = is_known and is_read and attribute.scope == "response" and not attribute.continuous
@@ -216,7 +216,7 @@ def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
 
 
 def _quote(text: str, mark: Callable[[str], bool]) -> str:
-    """Quote the first and the last words of a text, or the words around the attribute if the quote would lack it."""
+    """Quote the first and last words of a text, or the words around the attribute if these words lack the attribute."""
     words = text.split(maxsplit=LONGEST_TEXT)
     if len(words) > FIRST_WORDS + LAST_WORDS:
         last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]

@@ -281,7 +281,7 @@ class _LeastSquares(NamedTuple):
 def _weighted_squares(
     value: Floats, design: Floats, weight: Floats, n_free: int | None = None
 ) -> _LeastSquares:
-    """Solve least squares for each row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
+    """Fit weighted least squares per row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
     n_free = design.shape[1] if n_free is None else n_free
     information = np.einsum("tn,np,nq->tpq", weight, design, design, optimize=True)
     information += np.diag(np.arange(design.shape[1]) >= n_free)

@@ -40,7 +40,7 @@ class Camps(NamedTuple):
 
     @property
     def are_possible(self) -> bool:
-        """Whether a test at 5 % shows that some annotators agree less with the others, although no camps are found."""
+        """Whether no camps are found but a test at 5 % shows that some annotators agree less with the others."""
         return not self.are_found and self.equal_p < LEVEL
 
 
