@@ -282,7 +282,7 @@ def fit_types(
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
-    """Divide each annotator's votes at random into halves 0 and 1; if their number is odd, half 0 has one vote more."""
+    """Randomly split each annotator's votes into halves 0 and 1; if the number is odd, half 0 gets the extra vote."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
     halves: Ints = (shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy()
