@@ -85,11 +85,11 @@ from badpo.training.script_run import (
 )
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
-# Data for TRL, which is one data set or a mapping from names to data sets.
+# Data for TRL: one data set, or a mapping from names to data sets.
 DataSets: TypeAlias = Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | str | None
 # Tensors of a micro-batch by name.
 Batch = dict[str, Tensor]
-# Loss of a micro-batch, with the outputs of the model if they are requested.
+# Loss of a micro-batch and, if requested, the model's outputs.
 Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
 # Column that the trainer adds, with the index of the annotator and each attribute difference (chosen minus rejected).
@@ -103,7 +103,7 @@ _MARGIN_LOSSES = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
 # Loss types in which theta has the unit log-odds; the loss type sft does not depend on theta.
 _LOG_ODDS_LOSSES = {"sigmoid", "robust", "sft"}
 _WITHOUT_THETA = "or use trl.DPOTrainer, which has no theta"
-# Settings of TRL for which the trainer supports only one value, with this value and the reason.
+# TRL settings for which the trainer supports only one value, with this value and the reason.
 _FIXED_SETTINGS = {
     "f_divergence_type": (
         "reverse_kl",
@@ -122,7 +122,7 @@ _FIXED_SETTINGS = {
 
 @dataclass(frozen=True)
 class _BiasSettings:
-    """Arguments of `BiasAdjustedDPOTrainer` about the bias, with the names and meanings of `BADPOConfig`."""
+    """Bias arguments of `BiasAdjustedDPOTrainer`, with the same names and meanings as in `BADPOConfig`."""
 
     bias: str | BiasTerm | None
     fit: str | None
@@ -142,7 +142,7 @@ class _BiasSettings:
 
 
 class BiasAdjustedDPOTrainer(DPOTrainer):
-    r"""TRL's `DPOTrainer` with BA-DPO's loss, also for vision-language models, QLoRA, Liger kernels and streams.
+    r"""TRL's `DPOTrainer` with BA-DPO's loss; it supports vision-language models, QLoRA, Liger kernels and streams.
 
     Each row of a data set is a vote in TRL's layout, and one column identifies the annotator. The rule ``bias_fit``
     updates theta. The trainer saves theta under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
@@ -280,7 +280,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.attributes = training.judgments.attributes
 
     def _complete_remedy(self, finding: Problem) -> Problem:
-        """If the trainer has no argument for the remedy of a finding, add code that corrects the data set."""
+        """If the trainer has no argument for a finding's remedy, add code that corrects the data set."""
         if finding.fix.keys() <= {"columns"}:
             return finding
         return replace(
@@ -395,7 +395,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def _add_column(
         self, data: Dataset | IterableDataset, judgments: Judgments | None = None
     ) -> Dataset | IterableDataset:
-        """Add `COLUMN` to a data set that lacks the column; ``judgments`` are the votes if they are already read."""
+        """Add `COLUMN` to a data set that lacks the column; ``judgments`` contains the votes if already read."""
         if self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
@@ -468,7 +468,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _vote_losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """Compute the losses of votes for the first loss type in which theta is in log-odds, with label smoothing."""
+        """Compute the votes' losses, with label smoothing, for the first loss type in which theta is in log-odds."""
         logits, smoothing = sign * (margins + bias_logits), self.args.label_smoothing
         log_odds_losses = [name for name in self.loss_types if name in _LOG_ODDS_LOSSES]
         is_robust = log_odds_losses[:1] == ["robust"]
@@ -492,7 +492,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self._check_start(margins.mean().item(), difference)
 
     def _check_start(self, mean_margin: float, difference: float) -> None:
-        """Record how policy and reference differ at the first step; warn (W152) if rounding does not explain this."""
+        """Record how policy and reference differ at the first step; if rounding does not explain this, warn (W152)."""
         if self.state.global_step:
             raise RuntimeError(
                 "this version of transformers resumes from a checkpoint without loading theta; install the package "
@@ -514,8 +514,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
         """Train as TRL does, and write the files with which `badpo evaluate` can measure the run.
 
-        The trainer limits the time for each rendering of a chat template. Chat templates of streams and of rows with
-        images are rendered during training.
+        The trainer limits the time for each rendering of a chat template. For streams and for rows with images, chat
+        templates are rendered during training.
         """
         # the folder "run" is for this run; other folders next to it belong to policies that the script saves
         folder = find_theta_folder(self.args.output_dir, self.args.output_dir) / "run"
@@ -571,7 +571,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
     ) -> PredictionOutput:
-        """Predict as TRL does, also for a data set that the trainer has not prepared yet."""
+        """Predict as TRL does, even for a data set that the trainer has not prepared yet."""
         if not isinstance(test_dataset, Dataset | IterableDataset):
             raise ConfigError(
                 f"predict requires one Dataset or IterableDataset, not a {type(test_dataset).__name__}; call predict "
@@ -630,7 +630,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._load_theta(Path(str(self.state.best_model_checkpoint)))
 
     def _load_theta(self, checkpoint: Path) -> None:
-        """Load theta of a checkpoint; raise `ConfigError` if the checkpoint belongs to another run."""
+        """Load a checkpoint's theta; raise `ConfigError` if the checkpoint belongs to another run."""
         folders = [
             find_theta_folder(checkpoint, run) for run in (self.args.output_dir, checkpoint.parent)
         ]
@@ -659,7 +659,7 @@ class _ThetaCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Update theta; average its gradient over micro-batches and processes, like the gradient of the policy."""
+        """Update theta, averaging its gradient over micro-batches and processes like the policy's gradient."""
         run, rule = self._trainer, self._trainer.theta_rule
         if rule is None:
             return
@@ -677,10 +677,10 @@ class _ThetaCallback(TrainerCallback):
 
 
 def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
-    """Return the folder that contains theta of the policy in ``folder``; ``run`` is the output folder of the run.
+    """Return the folder with the theta of the policy in ``folder``; ``run`` is the run's output folder.
 
-    If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is in a folder outside of RUN, theta is in
-    the folder with the same name and the suffix -bias.
+    If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is in a folder outside RUN, theta is in the
+    folder with the same name and the suffix -bias.
     """
     folder, top = Path(folder).resolve(), Path(run).resolve()
     top = top if folder.is_relative_to(top) else folder
@@ -733,7 +733,7 @@ def _find_problems(
 
 
 def _remove_images(message: object) -> object:
-    """Remove all parts that are not text from a chat message."""
+    """Remove all non-text parts from a chat message."""
     parts = message.get("content") if isinstance(message, dict) else None
     if isinstance(message, dict) and isinstance(parts, list):
         return message | {"content": [part for part in parts if part["type"] == "text"]}

@@ -11,7 +11,7 @@ from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
 
-# A bias of less than 0.3 log-odds (odds of 57 to 43) changes a policy little.
+# A bias of less than 0.3 log-odds (odds of 57 to 43) has little effect on a policy.
 RELEVANT_BIAS = 0.3
 # Maximum length of a quoted reason, in characters.
 _LONGEST_REASON = 400
@@ -45,8 +45,8 @@ def action(row: Json, pool: Json) -> str:
     """Return the advice for an attribute: "declare", "watch" or "nothing".
 
     The advice is "declare" if annotators differ, or if the pooled bias is significant both alone and after adjusting
-    for the other attributes. The advice is "watch" if the bias is large but not significant, or if it is not
-    significant after this adjustment.
+    for the other attributes. The advice is "watch" if the bias is large but not significant, or if the bias is no
+    longer significant after adjusting for the other attributes.
     """
     if (row["n_cross"] or 0) < 2:
         return "nothing"
@@ -60,7 +60,7 @@ def action(row: Json, pool: Json) -> str:
 
 
 def _is_explained_by_others(row: Json) -> bool:
-    """Return whether a significant bias is not significant after adjusting for the other declared attributes."""
+    """Return whether a significant bias is no longer significant after adjusting for the other declared attributes."""
     joint = row.get("joint") or {}
     return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
 
@@ -77,7 +77,7 @@ def reliability_sentence(summary: Json) -> str:
 
 
 def impact_sentences(summary: Json) -> list[str]:
-    """Return sentences about the labels and training pairs that would change without the annotators' biases."""
+    """Return sentences that describe which labels and training pairs would change without the annotators' biases."""
     labels, pools, n = audit_labels(summary), summary["pool"], summary["data"]["n_judgments"]
     return [
         _sentence("impact", row=row, label=labels.get(name), pool=pools.get(name), n_judgments=n)
@@ -99,7 +99,7 @@ def person_sentence(row: Json, label: str, name: str | None) -> str:
 
 
 def _response_with_more(config: Json) -> str:
-    """Return words for the response that has more of the attribute."""
+    """Return the words for the response that has more of the attribute."""
     is_length = built_in_of(config).is_length
     return "the longer response" if is_length else "the response with more of the attribute"
 
@@ -142,7 +142,7 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
         sentences.append(("Annotators", alone))
     elif pool:
         sentences += _write_pool_sentences(summary, pool)
-    # for an attribute whose label names no side: a name for the side that wins more often
+    # if an attribute's label names no side, this is a name for the side that wins more often
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
     thresholds = [

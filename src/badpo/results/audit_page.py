@@ -63,16 +63,18 @@ from badpo.results.formatting import (
 # Largest and smallest half-width of a chart's axis, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Rounding steps of estimates, by the largest share of the votes that one person cast.
-# If a person cast a share w of all votes, removing them changes the pool's win rate by w (pool's - person's win rate).
-# Pages with and without these votes, rounded to a step s of log-odds, reveal this win rate up to about s / (10 w).
-# At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is almost as accurate.
+# If a person cast a share w of all votes, removing these votes changes the pool's win rate by
+# w (pool's - person's win rate). Pages with and without these votes, rounded to a step s of log-odds, reveal this win
+# rate up to about s / (10 w). At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is
+# almost as accurate.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # In smaller pools, rounding does not protect a person from a reader of the pages with and without this person.
 FEWEST_HIDDEN = 50
-# If the share of comparisons with one property (all agree) is outside this range, a voter can infer others' votes.
+# If the share of comparisons with a property, such as unanimity, is outside this range, a voter can infer others'
+# votes.
 _SAFE_SHARES = 0.05, 0.95
-# The page does not name the file of the table, because a file name may contain an id.
+# The page does not name the table's file, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
 _EXACT = ("schema", "version", "settings", "annotators_file")
 # Names, codes and remedies on the page stay unchanged; numbers in other sentences are rounded.
@@ -81,7 +83,7 @@ _NAMES = {
     *("parameter", "quality", "code", "where", "remedy"),
 }
 _PROBABILITIES = {"size_p", "annotators_p", "equal_biases_p", "class_test_p", "p_value", "q_value"}
-# Share of a whole from which a rounded count is described as "most".
+# A rounded count above this share of a whole is described as "most".
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
 _ESTIMATED_STATUSES = ("estimated", "insufficient", "separated")
@@ -100,7 +102,7 @@ _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 def audit_html(summary: Json) -> str:
     """Return the page of an audit as HTML text from the content of ``audit.json``.
 
-    The page needs no network and no script, and contains no texts of the table.
+    The page needs no network and no script, and contains no texts from the table.
     """
     content = shareable(summary)
     return page(
@@ -208,7 +210,7 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
 
 
 def _hide_data_figures(data: Json) -> Json:
-    """Return the facts about the table of votes, without the figures that describe only a few people."""
+    """Return the facts about the table of votes, without figures that describe only a few people."""
     sizes = data["votes_per_comparison"].items()
     content = data | {
         "source": _NEUTRAL_NAME,
@@ -226,7 +228,7 @@ def _hide_data_figures(data: Json) -> Json:
 
 
 def _is_revealing(share: float | None) -> bool:
-    """Return whether a share, such as that of unanimous comparisons, is so near 0 or 1 that it reveals votes."""
+    """Return whether a share, such as that of unanimous comparisons, is so close to 0 or 1 that it reveals votes."""
     low, high = _SAFE_SHARES
     return share is not None and not low <= share <= high
 
@@ -253,7 +255,7 @@ def _hide_attribute_figures(row: Json, summary: Json) -> Json:
 
 
 def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
-    """Return an attribute's summary of the annotators without figures about few people."""
+    """Return an attribute's summary of the annotators, without figures about only a few people."""
     classes, groups = pool["classes"], pool["groups"]
     # a class that is dominated by one to four people counts as one person
     sizes = {
@@ -300,7 +302,7 @@ def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
 
 
 def _hide_check_figures(checks: Json, data: Json) -> Json:
-    """Return the checks of reliability, anchors and groups without figures about few people."""
+    """Return the checks of reliability, anchors and groups, without figures about only a few people."""
     reliability, anchors = checks["reliability"], checks["anchors"]
     # if there are several groups of annotators, the page does not state their number
     groups = {}
@@ -324,7 +326,7 @@ def _hide_check_figures(checks: Json, data: Json) -> Json:
 
 
 def _hide_problem(row: Json, source: str) -> Json | None:
-    """Return a finding without rows, names and file; None if it is about one annotator or has a count below five."""
+    """Return a finding without rows, names and file; None if it concerns one annotator or has a count below five."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
         return None
@@ -419,7 +421,7 @@ def draw_bias_figure(summary: Json) -> Figure | None:
 
 
 def draw_class_figure(summary: Json) -> Figure | None:
-    """Chart the difference of each annotator class from the pool mean; None without classes."""
+    """Chart each annotator class's difference from the pool mean; None if there are no classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
         label, rows = labels[attribute], []
@@ -436,7 +438,7 @@ def draw_class_figure(summary: Json) -> Figure | None:
 
 
 def draw_model_figure(summary: Json) -> Figure | None:
-    """Chart the bias of each model among the annotators, by name; None without models."""
+    """Chart the bias of each model among the annotators; None if there are no models."""
     panels = []
     for attribute, label in audit_labels(summary).items():
         rows, middle = [], ""
@@ -543,7 +545,7 @@ def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str
 
 
 def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Chart the individual and the shrunken estimate of each annotator, sorted by votes; None without estimates."""
+    """Chart each annotator's individual and shrunken estimates, sorted by votes; None if there are no estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
     for name, label in audit_labels(summary).items():
@@ -571,7 +573,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
 
 
 def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Chart the reliability of each annotator, sorted by judgments; None without estimates."""
+    """Chart each annotator's reliability, sorted by number of judgments; None if there are no estimates."""
     people = annotators.dropna(subset="reliability").drop_duplicates("annotator")
     order = _sort_by_votes(people, "n_judgments")
     rows = []

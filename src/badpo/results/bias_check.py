@@ -88,8 +88,8 @@ class ArmCheck:
 class BiasCheck:
     """The tilts of all arms toward one attribute, their paired differences, and the outcome of each BA-DPO arm.
 
-    ``kind`` is "swap" for the tilt on swap pairs, else "tilt". The target is the tilt of the placebo if there is a
-    placebo, else the tilt of the reference, which is zero. ``small`` is `SMALL` per unit of the attribute.
+    ``kind`` is "swap" for the tilt on swap pairs, else "tilt". If there is a placebo, the target is the placebo's tilt;
+    otherwise, it is the reference's tilt, which is zero. ``small`` is `SMALL` per unit of the attribute.
     """
 
     name: str
@@ -119,7 +119,7 @@ class BiasCheck:
 
     @property
     def title(self) -> str:
-        """Title of a bias check, with the attribute and the kind of comparisons."""
+        """Title of a bias check, which names the attribute and the kind of comparisons."""
         return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
@@ -159,7 +159,7 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
 
 
 def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
-    """Check an arm that learns theta by comparing its distance to the target with DPO's distance."""
+    """Check an arm that learns theta: compare its distance from the target with DPO's distance."""
     reports = (_theta_problem(run, check.name, check.small) for run in suite.of(arm))
     problems = [report for report in reports if report][:1]
     if check.excess is None:
@@ -177,7 +177,7 @@ def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
 
 
 def _theta_problem(run: Run, name: str, small: float) -> str:
-    """Say how far theta is from the value that the votes imply given the final policy; empty if it is near."""
+    """Say how far theta is from the value that the votes imply given the final policy; empty if theta is close."""
     theta = run.readouts.theta.get(name, LearnedTheta())
     values = theta.level, theta.implied, theta.low, theta.high
     level, implied, low, high = (math.nan if value is None else value for value in values)
@@ -306,7 +306,7 @@ def _reason(suite: MeasuredRuns, check: BiasCheck) -> Reason:
 
 
 def _bias_in_votes(suite: MeasuredRuns, name: str) -> Interval | None:
-    """Return the log-odds in the training votes that the response with the attribute wins."""
+    """Return the log-odds that the response with the attribute wins a training vote."""
     thetas = (run.readouts.theta.get(name, LearnedTheta()) for run in suite.runs)
     return next((found for theta in thetas if (found := theta.bias_in_votes)), None)
 
@@ -317,7 +317,7 @@ def _n_comparisons(suite: MeasuredRuns, check: BiasCheck) -> int | None:
 
 
 def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
-    """Return the sentence with the next command if DPO has no large excess tilt."""
+    """For the case that DPO has no large excess tilt, return the sentence with the next command."""
     reason, kl = _reason(suite, check), suite.estimate(DPO, "kl")
     command = ""
     if reason == "no bias" and run.shown_table:
@@ -331,7 +331,7 @@ def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
 
 
 def _length_finding(suite: MeasuredRuns) -> list[Finding]:
-    """Describe how much the votes' bias and how much DPO's own drift lengthen the answers."""
+    """Describe how much the votes' bias lengthens the answers, and how much DPO's own drift lengthens them."""
     bias, drift = (
         suite.difference(DPO, PLACEBO, "tokens"),
         suite.difference(PLACEBO, REFERENCE, "tokens"),
@@ -349,7 +349,7 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
 
 
 def _drift_finding(suite: MeasuredRuns) -> list[Finding]:
-    """Name the arms whose policies drifted far from the reference, with the next command."""
+    """Name the arms whose policies drifted far from the reference, and give the next command."""
     drifting = [suite.name_of(arm) for arm in suite.arms if suite.is_drifting(arm)]
     if not drifting:
         return []

@@ -3,7 +3,7 @@
 Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no network. A
 chart is drawn only with SVG ``text`` and ``path`` elements. Colors come from the page's style sheet by class (``s0``,
 ``s1``, ...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no
-reading depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one
+information depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one
 infinite interval does not compress the other marks.
 """
 
@@ -27,7 +27,7 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table with column names and rows of texts; the first cell of each row is the row's name."""
+    """A table with column names and rows of text; the first cell in each row is the row's name."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -35,7 +35,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with panels that have subtitles, a table of the figure's numbers, and an optional legend.
+    """A figure with subtitled panels, a table of the figure's numbers, and an optional legend.
 
     ``caption`` is added to the caption for ``title`` in `figures.jinja`.
     """
@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot. Each mark of the row has its own lane, and a note is at the end of the row."""
+    """A labelled row of a dot plot. Each mark in the row has its own lane, and the row ends with a note."""
 
     label: str
     marks: tuple[Mark, ...]
@@ -100,7 +100,7 @@ class DotPanel:
         return [mark for row in self.rows for mark in row.marks]
 
     def extent(self) -> list[float]:
-        """Return all finite values that the panel's marks show."""
+        """Return all finite values that a panel's marks show."""
         drawn = [value for m in self.marks for value in (m.value, m.low, m.high, *m.repeats)]
         return [value for value in drawn if value is not None and math.isfinite(value)]
 

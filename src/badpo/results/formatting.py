@@ -92,7 +92,7 @@ def attribute_definition(config: Json) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Return a text from a file on one line, shortened, and without control and direction characters."""
+    """Return a text from a file as one shortened line without control or direction characters."""
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(
         c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -101,14 +101,14 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text from data as a cell of a Markdown table, with markup and cell separators escaped."""
+    """Return a text from data as a Markdown table cell, with markup and cell separators escaped."""
     clean = escape(shown(text, 80), quote=False)
     # an underscore inside a word is not markup in Markdown
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def cleaned(value: Any) -> Any:
-    """Apply `shown` to every text and every key in a JSON value that was read from a file."""
+    """Apply `shown` to every text and every key in a JSON value read from a file."""
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -188,7 +188,7 @@ def p_value(value: float | None) -> str:
 
 
 def lean_text(found: Json | None) -> str:
-    """Format log-odds with their interval; if there is no estimate, return a dash."""
+    """Format log-odds with their interval; without an estimate, return a dash."""
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
@@ -246,7 +246,7 @@ def wrapped(text: str) -> str:
 
 
 def with_code(text: str) -> "Markup":
-    """Convert a sentence to HTML; texts in backticks become code."""
+    """Convert a sentence to HTML; text in backticks becomes code."""
     from markupsafe import Markup  # imported here for the same reason as jinja2
 
     parts = text.split("`")

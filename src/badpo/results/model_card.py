@@ -1,4 +1,4 @@
-"""Write the model card of a trained run: declared attributes, anchor, measurements and limits.
+"""Write the model card of a trained run, with its declared attributes, anchor, measurements and limits.
 
 The card contains aggregates only. The model card names no annotator and prints no mean over fewer than five annotators,
 because a mean over very few annotators reveals their individual biases.
@@ -63,7 +63,7 @@ def model_card(run_folder: Path) -> str:
 
 @dataclass(frozen=True)
 class AttributeRow:
-    """Row of the model card's table for a declared attribute; unmeasured values are NaN, and a missing gap is None.
+    """Row for a declared attribute in the model card's table; unmeasured values are NaN, and a missing gap is None.
 
     ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
     reference in log-odds.

@@ -209,7 +209,7 @@ class Run:
 
     @property
     def is_trainable(self) -> bool:
-        """Whether badpo may show a command that runs this recipe: the recipe names a table and was made here."""
+        """Whether badpo may show a command that runs this recipe: it names a table and was made on this machine."""
         return self.is_made_here and "dataset_name" in self.config
 
     @property
@@ -244,7 +244,7 @@ class Run:
 
     @property
     def shown_table(self) -> str:
-        """Path of the table of votes for display in a command, without absolute folders; empty if there is no table."""
+        """Path of the vote table as shown in a command, without absolute folders; empty if there is no table."""
         table = self.config.get("dataset_name")
         if not isinstance(table, str):
             return ""
@@ -276,7 +276,7 @@ class Run:
         return values
 
     def measured(self, *place: str) -> Measured:
-        """Return the estimate at a path of the readouts; an estimate without a value if the path does not exist."""
+        """Return the estimate at a path of the readouts; if the path does not exist, an estimate without a value."""
         found: Any = self.readouts
         for name in place:
             found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
@@ -307,7 +307,7 @@ def _normal_interval(value: float, se: float) -> Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate for an arm, over seeds or for a single run, with an interval and the value of each seed."""
+    """An arm's estimate, over seeds or from a single run, with an interval and the value for each seed."""
 
     interval: Interval
     of_seed: Mapping[int, float]
@@ -396,13 +396,13 @@ class MeasuredRuns:
         return found
 
     def count(self, *place: str, arm: str = "") -> str:
-        """Return the sample size of a metric, over all runs or an arm's runs, as text; empty if it is not recorded."""
+        """Return a metric's sample size in all runs or in an arm's runs, as text; empty if the size is not recorded."""
         runs = self.of(arm) if arm else self.runs
         counts = {n for run in runs if (n := run.measured(*place).n) is not None}
         return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
 
     def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Return prompts, each with one answer from the first run of every arm."""
+        """Return prompts, each with one answer from every arm's first run."""
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
@@ -517,7 +517,7 @@ def _average_seeds(values: Mapping[int, float]) -> Estimate:
 
 
 def is_continuous(config: Json) -> bool:
-    """Return whether an attribute is an amount, so that the attribute's mean over answers is not a rate."""
+    """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
 
@@ -559,7 +559,7 @@ def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     """Read every measured run in the given folders, which are run folders or contain run folders.
 
-    The function also reads the measured reference that lies beside a run.
+    The function also reads the measured reference next to a run.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     named = find_runs(folders)
@@ -594,7 +594,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. The readouts, or else the name of the folder, determine the arm and the seed."""
+    """Read a run folder. The readouts determine the arm and the seed; without readouts, the folder name does."""
     require_safe_to_read(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(
@@ -628,7 +628,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read_content(path: Path, expected: type[Content]) -> Content:
-    """Return the content of a JSON file, empty if there is no file; a `DataError` lists all keys with wrong values."""
+    """Return a JSON file's content; empty if there is no file. A `DataError` lists all keys with wrong values."""
     if not path.exists():
         return expected()
     try:

@@ -37,7 +37,7 @@ def anchor_of_run(run: Run) -> Anchor:
 
 
 def gold_sentence(run: Run) -> str:
-    """Describe the anchor of a run with gold annotators, with counts rounded to the nearest ten and no names."""
+    """Describe the anchor of a run with gold annotators, without names and with counts rounded to the nearest ten."""
     votes = ", ".join(
         f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}"
         for name, n in run.bias.extra.gold_votes.items()
@@ -89,7 +89,7 @@ class Quantity:
         return decimal(value, self.places)
 
     def difference(self, value: float | None) -> str:
-        """Format a difference of two values; differences of rates are in log-odds."""
+        """Format a difference between two values; differences between rates are in log-odds."""
         return signed(value, self.places)
 
 

@@ -164,7 +164,7 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """Return the page's provenance: names and values of the seeds, data and package versions of the runs."""
+    """Return the page's provenance, such as the runs' seeds, data and package versions, as names and values."""
     unknown, runs = RunEnvironment(), suite.runs
     made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
@@ -309,7 +309,7 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def theta_figure(suite: MeasuredRuns) -> Figure | None:
-    """Chart the mean learned theta over annotators by arm; None if no arm has five or more annotators."""
+    """Chart each arm's learned theta, averaged over annotators; None if no arm has five or more annotators."""
     panels, runs = [], [run for run in suite.runs if run.bias.parts]
     arms = dict.fromkeys(r.arm for r in runs if not is_about_single_people(r.learned_annotators))
     for name, title in suite.labels.items():
