@@ -150,7 +150,7 @@ def _read(
     models: Sequence[str],
     reading: ReadingOptions,
 ) -> tuple[Judgments, Judgments, list[Problem]]:
-    """Return all judgments, the judgments that estimates use, and the problems; raise `DataError` for errors."""
+    """Return all judgments, the judgments used for estimates, and the problems; raise `DataError` for errors."""
     attributes = as_attributes(attributes)
     known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
     for name in reading.keys() - set(known):

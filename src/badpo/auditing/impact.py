@@ -64,7 +64,7 @@ def count_turned_majorities(
 def count_changed_labels(
     design: Design, biases: BiasEstimates, shrunken_biases: Sequence[ShrunkenBiases]
 ) -> list[Json]:
-    """Count labels that would change without the bias toward one or all attributes (the part ``flips`` of audit.json).
+    """Count the labels that would change without the bias toward one or all attributes (``flips`` in audit.json).
 
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
     labels and training pairs. Posterior draws include the biases, the quality of each comparison and the noise of each
@@ -164,7 +164,7 @@ def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataF
 
 
 def choose_example_pairs(judgments: Judgments) -> list[Json]:
-    """Choose, for each attribute, the pair of answers that illustrates the bias best, and quote a few words of each.
+    """For each attribute, choose the pair of answers that best illustrates the bias, and quote a few words of each.
 
     Candidates are pairs on which most votes agree with the direction of the pool's bias. Among the candidates, the
     function prefers pairs with at least five voters, then pairs without a difference in the other attributes, then
@@ -216,7 +216,7 @@ def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
 
 
 def _quote(text: str, mark: Callable[[str], bool]) -> str:
-    """Quote the first and last words of a text, or the words around the attribute if these words lack the attribute."""
+    """Quote a text's first and last words or, if these lack the attribute, the words around the attribute."""
     words = text.split(maxsplit=LONGEST_TEXT)
     if len(words) > FIRST_WORDS + LAST_WORDS:
         last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]

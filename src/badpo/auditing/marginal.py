@@ -29,17 +29,16 @@ from badpo.estimation.reliability import Reliability
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.theory import Bools, Floats, Ints
 
-# A word, a category or a model is a covariate of comparisons if between 5 % and 95 % of the comparisons have it.
+# A word, category or model is a covariate of comparisons if it occurs in 5 % to 95 % of the comparisons.
 RARE, COMMON = 0.05, 0.95
-# Three limits: number of words used as covariates, number of words read from each prompt, and number of categories
-# of a column.
+# Largest number of words used as covariates, of words read from each prompt, and of categories in a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
-# Reliability is estimated from model strengths if the slope of votes on strengths exceeds this many standard errors.
+# If the slope of votes on model strengths exceeds this many standard errors, reliability is estimated from strengths.
 LEAST_SLOPE = 4.0
-# Half-width of the confidence interval, in log-odds, for which the number of needed comparisons is computed.
+# The number of needed comparisons is computed for a confidence interval of this half-width, in log-odds.
 HALF_WIDTH = 0.5
-# Factor that attenuates differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
-# The factor is in the last column of the page of `python -m bench.audit_statistics --table one_vote`.
+# Factor that attenuates annotator differences if the quality of comparisons (sd 1.5) is not modeled.
+# The last column on the page of `python -m bench.audit_statistics --table one_vote` shows the factor.
 ATTENUATION = 0.7
 
 UNTESTABLE = (
@@ -58,7 +57,7 @@ REJECTED = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """Result of the test that comparisons were assigned to annotators at random, based on covariates in the table.
+    """Result of testing, with covariates from the table, whether comparisons were assigned to annotators at random.
 
     ``p_value`` is the p-value of the covariate that differs most between annotators, times the number of covariates.
     `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. ``reason`` says why the
@@ -149,11 +148,11 @@ def fit_sums(
 
 
 def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
-    r"""Number of comparisons that need a second vote so that the median deviation's interval has the given half-width.
+    r"""Number of comparisons that need a second vote before the median deviation's interval has the given half-width.
 
     The number counts comparisons whose sides differ. If two annotators choose the side with the attribute at the
     ``rate`` r, the share of comparisons on which they disagree is at most 2 r (1 - r), and only disagreements are
-    informative. Each disagreement has an information of 1/4 about the bias of either annotator:
+    informative. Each disagreement contributes an information of 1/4 about each of the two annotators' biases:
 
     .. math:: n = \frac{m}{2} \cdot \frac{4 (1.96 / h)^2}{2 r (1 - r)}
 
@@ -176,7 +175,8 @@ def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
 def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
     """P-value of the hypothesis that the residuals of the votes do not depend on the annotator.
 
-    The test permutes sums of residuals, one sum per annotator and prompt, because votes on one prompt may be dependent.
+    The test permutes sums of residuals, one sum per annotator and prompt, because votes on the same prompt may be
+    dependent.
     """
     pairs = np.column_stack([annotator, prompt])[chosen]
     units, number = np.unique(pairs, axis=0, return_inverse=True)
@@ -190,7 +190,7 @@ def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints)
 def check_assignment(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
 ) -> Assignment:
-    """Test whether comparisons were assigned to annotators at random, with all covariates that the table has.
+    """Using all covariates in the table, test whether comparisons were assigned to annotators at random.
 
     Covariates are the differences in the attributes, the lengths of the texts, words that some prompts share, columns
     with few categories, and the models that wrote the responses.
@@ -223,7 +223,7 @@ def check_assignment(
     worst, n = int(p_values.argmin()), int(np.isfinite(test.p_value).sum())
     p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
     if p_value < LEVEL:
-        # The report does not quote words or categories, because they are texts of the table.
+        # The report does not quote words or categories, because they are text from the table.
         reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
     elif not content:
         reason = UNTESTABLE
@@ -244,7 +244,7 @@ def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
 
 
 def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
-    """Words that only some prompts contain; the words closest to half of the prompts come first."""
+    """Words that only some prompts contain, starting with the words that occur in close to half of the prompts."""
     prompts = judgments.comparisons["prompt"]
     number, distinct = pd.factorize(
         prompts.map(lambda text: text if isinstance(text, str) else plain_text(text))

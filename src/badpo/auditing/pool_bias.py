@@ -1,4 +1,4 @@
-"""Bias of the pool: declared attributes, swap pairs, and undeclared surface features."""
+"""Bias of the pool toward declared attributes, also in swap pairs, and toward undeclared surface features."""
 
 import hashlib
 import itertools
@@ -32,14 +32,14 @@ from badpo.estimation.significance import other_feature_p
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
-# With fewer prompts than this, the small-cluster correction widens intervals noticeably, and the table says so.
+# With fewer prompts than this, the small-cluster correction noticeably widens intervals, and the table says so.
 MANY_PROMPTS = 50
-# Largest number of rows in the search for revealing sums of four rows; with more rows the search takes seconds.
+# Largest number of rows in the search for revealing sums of four rows; with more rows, the search takes seconds.
 MOST_ROWS = 40
 
 
 def add_default_attributes(judgments: Judgments) -> Judgments:
-    """Add length, Markdown and, if known, the side shown first as attributes if the judgments declare no attribute."""
+    """If the judgments declare no attribute, add length, Markdown and, if known, the side shown first as attributes."""
     if judgments.n_attributes:
         return judgments
     is_known = judgments.votes["shown_first"].notna().any()
@@ -123,7 +123,7 @@ def pool_attributes(
 
 
 def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
-    """Number of annotators and of people who cast the chosen votes, and of people on the less popular side.
+    """Numbers of annotators and people who cast the chosen votes, and number of people on the less popular side.
 
     ``is_dominated`` says whether few people cast most votes of people.
     """
@@ -144,10 +144,10 @@ def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
 def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[bool]:
     """Find the rows of figures that, together with earlier rows, reveal the votes of fewer than five people.
 
-    Each row contains, for every vote, the side with the row's attribute (`attribute_sides`). Sides and signs of votes
-    are +1 or -1 (a side may be 0). From the published figures of a row, a reader can compute the sum over all votes of
-    side times sign. A reader may add or subtract up to three other rows, also the same row several times. A row is
-    revealing if all votes cancel in such a combination except the votes of one to four people. The page omits revealing
+    For every vote, each row contains the side with the row's attribute (`attribute_sides`). Sides and signs of votes
+    are +1 or -1 (a side may be 0). From a row's published figures, a reader can compute the sum of side times sign over
+    all votes. A reader may add or subtract up to three other rows, including the same row several times. A row is
+    revealing if, in such a combination, all votes cancel except those of one to four people. The page omits revealing
     rows, so later rows are not combined with them. The search takes at most ``MOST_ROWS`` rows; all later rows count as
     revealing.
     """
@@ -170,7 +170,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
 
 
 def _reveals_few(own: Array, signed: Array) -> bool:
-    """Return whether a row plus some three rows of ``signed`` is nonzero in only one to four columns (people)."""
+    """Return whether adding some three rows of ``signed`` leaves a row nonzero in only one to four columns (people)."""
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
@@ -184,7 +184,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
 
 
 def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
-    """The figures of an attribute's row that depend on the attribute's cross-group votes alone."""
+    """Figures of an attribute's row that depend only on the attribute's cross-group votes."""
     (low, high), naive = pooled.interval(), pooled.interval(naive=True)
     form = "small-cluster" if pooled.n_clusters < MANY_PROMPTS else "clustered"
     form = "naive only" if low is None and high is None else form
@@ -204,7 +204,7 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
 
 
 def without_wide(row: Json) -> Json:
-    """Remove the estimates from a row if the interval is too wide; ``interval`` is then "too wide"."""
+    """If the interval is too wide, remove the estimates from a row; ``interval`` is then "too wide"."""
     kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
     ends = [row[f"{kind}low"], row[f"{kind}high"]]
     if drop_wide_ends(*ends) == ends:
@@ -214,13 +214,13 @@ def without_wide(row: Json) -> Json:
 
 
 def drop_wide_ends(low: float | None, high: float | None) -> list[float | None]:
-    """The ends of an interval; None for both ends if the interval is too wide to be useful."""
+    """Return the ends of an interval, or None for both ends if the interval is too wide to be useful."""
     is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
     return [None, None] if is_wide else [low, high]
 
 
 def interval_row(interval: Interval | None) -> Json:
-    """Log-odds and their interval; None if there is no estimate or if the interval is too wide."""
+    """Return log-odds and their interval, all None if there is no estimate or if the interval is too wide."""
     if interval is None or interval.high - interval.estimate > WIDEST_HALF:
         return {"log_odds": None, "ci_low": None, "ci_high": None}
     return {"log_odds": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
@@ -247,11 +247,11 @@ SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 
 
 def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
-    r"""Log-odds that the response with each attribute wins, and whether they come from swap pairs or all judgments.
+    r"""Log-odds that the response with each attribute wins, with their source: swap pairs or all judgments.
 
     The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs gets
-    the log-odds of all cross-group judgments. The quality of responses attenuates the log-odds of all judgments, or
-    biases them if quality correlates with the attribute.
+    the log-odds of all cross-group judgments. The quality of responses attenuates log-odds from all judgments, or
+    biases these log-odds if quality correlates with the attribute.
 
     The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
     """
@@ -268,11 +268,12 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 
     The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
     repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other
-    declared attributes are equal. An attribute of the judgment, such as the response shown first, has no swap pairs.
+    declared attributes are equal. An attribute of the judgment, such as which response was shown first, has no swap
+    pairs.
     """
     comparisons = judgments.comparisons
     numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
-    # Digests of 64 bits need much less memory than the bodies of millions of texts.
+    # Digests of 64 bits take up much less memory than the bodies of millions of texts.
     bodies = (" ".join(_MARKS.sub(" ", split_signature(text)[0]).split()) for text in texts)
     digests = [hashlib.blake2b(body.encode(), digest_size=8).digest() for body in bodies]
     number = np.frombuffer(b"".join(digests), dtype=np.int64)[numbers]
@@ -290,9 +291,9 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
 
-    The row of an attribute has the log-odds, their interval, the numbers of votes and voters, and the assumption on
-    which the estimate depends, worded as part of a sentence (``assumes``). If all swap pairs have the same prompt, the
-    ends of the interval are None.
+    An attribute's row has the log-odds, their interval, the numbers of votes and voters, and (as part of a sentence in
+    ``assumes``) the assumption on which the estimate depends. If all swap pairs have the same prompt, the ends of the
+    interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[Json | None] = []
@@ -315,8 +316,8 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
 # Feature -> its attribute. The scan skips a feature if an attribute of the same type, or a similar one, is declared.
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
-# Minimum bias of a feature that should be declared, in log-odds; 0.3 is 57 to 43.
-# The audit advises declaring a feature only if the responses differ in the feature in at least this share of judgments.
+# Minimum bias, in log-odds, toward a feature that should be declared; 0.3 is 57 to 43.
+# The audit advises declaring a feature only if at least this share of judgments has responses that differ in it.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -339,11 +340,11 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
     ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the
-    meaning of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %,
+    meaning of `pool_attributes`. Intervals are clustered by prompt and hold simultaneously for all features (95 %,
     Bonferroni). ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if the
     q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if no
-    attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A feature on
-    which the sides differ for one prompt only is never significant.
+    attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A feature in
+    which the sides differ for only one prompt is never significant.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()

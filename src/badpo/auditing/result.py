@@ -45,7 +45,7 @@ _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.
 
 
 def split_bound(text: str) -> tuple[str, ...]:
-    """Split a bound such as "length.log_odds>0.7" into the text, attribute, figure, comparison sign and number."""
+    """Split a bound such as "length.log_odds>0.7" into its text, attribute, figure, comparison operator and number."""
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
         form = 'write ATTRIBUTE.FIGURE>NUMBER in quotes, as in "length.log_odds>0.7"'
@@ -54,7 +54,7 @@ def split_bound(text: str) -> tuple[str, ...]:
 
 
 def read_audited_table(folder: Path) -> Json:
-    """Return the source and the number of annotators of the audit in a folder; empty if no audit can be read."""
+    """Return the audit's source and number of annotators from a folder; the result is empty if no audit can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
@@ -139,7 +139,7 @@ class AuditResult:
         return {row["name"]: row | pool.get(row["name"], {}) for row in rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
-        """Draw the shareable chart of the report: how often the response with each attribute wins.
+        """Draw the report's shareable chart, which shows how often the response with each attribute wins.
 
         A notebook displays the returned picture; ``path`` names an SVG file to write. The method raises `ConfigError`
         if so few people voted that the report withholds every attribute.
@@ -183,7 +183,7 @@ class AuditResult:
     def people_to_html(
         self, path: str | os.PathLike[str], names: Mapping[str, str] | None = None
     ) -> None:
-        """Write the page about individual annotators, which only its owner can read.
+        """Write the page about individual annotators to a file that only its owner can read.
 
         The page is personal data. ``names`` maps pseudonyms to the names that the page shows.
         """
@@ -215,7 +215,7 @@ class AuditResult:
             def start(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
 
-            # The file that is created first gets its final name last, when all other files have been written.
+            # The file that is created first gets its final name last, after all other files have been written.
             self.to_json(start(SUMMARY_FILE))
             self.to_html(start(REPORT_FILE))
             write_csv(self.annotators, start(ANNOTATORS_CSV))
@@ -228,8 +228,8 @@ class AuditResult:
         """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figure and interval.
 
         A bound names an attribute and one of its figures in the parts ``attributes`` and ``pool`` of audit.json.
-        Log-odds are infinite if every vote went one way. If a bound names an attribute or a figure that the audit does
-        not contain, the method raises `ConfigError`.
+        Log-odds are infinite if all votes are for one side. If a bound names an attribute or a figure that the audit
+        does not contain, the method raises `ConfigError`.
         """
         several = [bounds] if isinstance(bounds, str) else bounds
         return [message for bound in several if (message := self._report_exceeded(*split_bound(bound)))]
@@ -260,7 +260,7 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """Show the report page in an iframe, so that the page's style does not change the notebook."""
-        # The base URL makes links within the page lead to the page and not to the notebook.
+        # The base URL makes links within the page lead to the page rather than to the notebook.
         inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
         page = html.escape(inside, quote=True)
         return (

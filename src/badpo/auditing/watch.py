@@ -1,4 +1,4 @@
-"""Audit votes sequentially while they still arrive, with an error rate that holds at any number of looks."""
+"""Audit votes sequentially as they arrive, with an error rate that holds at any number of looks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ from badpo.estimation.sequential import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# An annotator's evidence joins three kinds of log-likelihood ratios; these are the positions at which each kind ends.
+# An annotator's evidence joins three kinds of log-likelihood ratios, which end at these positions.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
 
 
 class AuditMonitor:
-    """Sequential test for each annotator and attribute (an e-process), updated with each closed comparison.
+    """Sequential test (an e-process) for each annotator and attribute, updated with each closed comparison.
 
-    The false discovery rate is at most alpha at any number of looks, for the flags, for the flags with the reading
-    "bias", and for the annotators called unreliable (unreliable). The guarantee fails if somebody closes a
-    comparison because of its votes.
+    At any number of looks, the false discovery rate is at most alpha for all flags, for the flags with the reading
+    "bias", and for the unreliable annotators. The guarantee fails if somebody closes a comparison because of its votes.
 
     Parameters
     ----------
@@ -90,9 +89,10 @@ class AuditMonitor:
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
         # The evidence about each annotator is an array with one row per attribute.
-        # A row of the array contains three kinds of log-likelihood ratios and the number of informative votes.
-        # The first kind of ratios tests whether the annotator votes like the co-voters.
-        # The second kind of ratios tests for random responding, and the third kind for low reliability.
+        # A row of an annotator's evidence contains three kinds of log-likelihood ratios and the number of informative
+        # votes.
+        # The first kind of ratio tests whether the annotator votes like the co-voters.
+        # The second kind of ratio tests for random responding, and the third kind for low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -227,7 +227,7 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # Suggest deleting the file only if the file is a state of badpo watch; any other file may be the only copy.
+            # Suggest deleting the file only if it is a state of badpo watch; any other file may be the only copy.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
                 remedy = f": {error}. Name another file, or delete this file to start again"
             raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error
@@ -244,7 +244,7 @@ def _digest(text: str, size: int) -> str:
 
 
 def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
-    """Digest of the votes that depends neither on the order of the votes nor on the order of the responses."""
+    """Digest of the votes, which depends neither on the order of the votes nor on the order of the responses."""
     votes = sorted(zip(annotators, (sign > 0).tolist(), strict=True))
     return _digest(json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes]), 4)
 
@@ -273,7 +273,7 @@ _NAMED = 10
 
 @dataclass(frozen=True, eq=False)
 class WatchResult:
-    """Findings of one look at the votes that have been cast so far.
+    """Findings from one look at the votes cast so far.
 
     ``summary`` is the output of `badpo watch --json`: counts, the flagged annotators of each attribute with the
     reading of each flag ("bias", "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings.
@@ -351,7 +351,8 @@ def watch(
         raise ConfigError(
             f"votes per comparison must be 2 or more, so that votes can be compared; got {votes_per_comparison}"
         )
-    # The lock is taken before reading, so that an annotator who is deleted meanwhile is in neither table nor state.
+    # The lock is taken before reading, so an annotator who is deleted in the meantime is in neither the table nor the
+    # state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
@@ -374,7 +375,7 @@ def watch(
 
 
 def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
-    """Summarize the findings of one look at the votes and the state of the monitor after the look."""
+    """Summarize the findings from one look at the votes, and the monitor's state after the look."""
     table, n_reopened = monitor.table(), len(look["reopened"])
     if n_reopened:
         named = ", ".join(look["reopened"][:_NAMED])
