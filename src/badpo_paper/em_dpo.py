@@ -47,9 +47,9 @@ from badpo_paper.arms import Arm, Settings
 from badpo_paper.corpus_stage import CorpusStage, add_checkpoints, collect_method_facts
 from badpo_paper.run_readouts import measure_run
 
-# Number of random starts, and maximum number of iterations, of k-means.
+# Number of random starts and maximum number of iterations for k-means.
 N_STARTS, MAX_ITERATIONS = 50, 300
-# Lower bound of the probability that an annotator has a type.
+# Lower bound on the probability that an annotator has a type.
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 

@@ -154,7 +154,7 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
 
 
 def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3) -> Check:
-    """Check a reading of a pattern; it is "not measured" if a planned seed is missing or a value is undefined."""
+    """Check a pattern's reading; if a planned seed is missing or a value undefined, it is "not measured"."""
     measured = reading.values.dropna().to_numpy()
     if reading.reason:
         return Check(f"{label}: {reading.reason}", "not measured", True)

@@ -127,7 +127,7 @@ class SuiteResult:
 
     @property
     def verdict(self) -> str:
-        """Sentence with the number of patterns for each verdict."""
+        """Sentence that states the number of patterns with each verdict."""
         counts = Counter(p.verdict for p in self.patterns)
         if not counts:
             return "This suite evaluates no pattern of the paper."

@@ -60,7 +60,7 @@ class PlannedRun:
 
     @property
     def phase(self) -> int:
-        """Order of training: 0 for a reference, 1 for a run trained from it, 2 for a run anchored from another run."""
+        """Training order: 0 for a reference, 1 for a run trained from a reference, 2 for an anchored run."""
         if self.condition is None:
             return 0
         return 1 if self.condition.offset is None else 2

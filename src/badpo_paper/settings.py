@@ -241,7 +241,7 @@ class Scale:
     is_brief: bool = False
 
     def has_corpus(self, corpus: Corpus) -> bool:
-        """Return whether this scale runs corpora of the given kind and has the model of the corpus."""
+        """Return whether this scale runs corpora of the given kind and has a model for the corpus."""
         return corpus.model in self.keys and corpus.kind in self.kinds
 
     def select_seeds(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def make_planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """Make the judgments of simulated votes, and return them with the planted values in the order of the judgments.
+    """Make judgments from simulated votes, and return the judgments with the planted values in the same order.
 
     ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape and says whether
     response a wins if no annotator has a bias and the random numbers are the same.
