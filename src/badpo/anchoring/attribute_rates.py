@@ -33,9 +33,9 @@ from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, c
 
 @dataclass(frozen=True)
 class RateTable:
-    """Log-probabilities and 0/1 attributes of the choices of a policy, in the form that `badpo.theory.tilt` uses.
+    """Log-probabilities and 0/1 attributes of a policy's choices, in the form that `badpo.theory.tilt` uses.
 
-    The choices of the policy are either all first names in the pool of names, or answers that it has sampled. A table
+    The policy's choices are either all first names in the name pool, or answers sampled from the policy. A table
     of sampled answers contains only the answers to which the attributes apply; ``counted`` is the share of these
     answers, and ``prompts`` contains the prompt number of each of them. After the columns of the sampled answers, each
     combination of attributes has a column with probability zero, in case no answer has this combination.
@@ -49,7 +49,7 @@ class RateTable:
 
     @property
     def per_prompt(self) -> Floats:
-        """Rate of each attribute at each prompt, shape (n_prompts, n_attributes); NaN if no answer is counted."""
+        """Array of shape (n_prompts, n_attributes) with the rate at each prompt; NaN if no answer is counted."""
         with np.errstate(invalid="ignore"):
             rates: Floats = softmax(self.log_probs, axis=1) @ self.indicators
         return rates
@@ -69,7 +69,7 @@ class RateTable:
         ]
 
     def select(self, attributes: Sequence[str]) -> RateTable:
-        """Return the table for a subset of the attributes."""
+        """Return the table restricted to some of the attributes."""
         columns = [self.attributes.index(name) for name in attributes]
         return replace(self, attributes=tuple(attributes), indicators=self.indicators[:, columns])
 
@@ -94,8 +94,9 @@ def answer_rates(
 ) -> RateTable:
     """Measure the rates of an editor's attributes among the sampled answers to which the attributes apply.
 
-    All answers have equal weight. An answer without any word of a word list does not count, because a tilt would
-    otherwise favor such answers, and would change the topic of the answers instead of the spelling.
+    All answers have equal weight. With a word list, an answer that contains none of the listed words does not count,
+    because a tilt would otherwise favor answers without these words, and would change the topic of the answers instead
+    of the spelling.
     """
     counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
     # add each combination of attributes as a choice of probability zero, in case no sampled answer has it
@@ -112,7 +113,7 @@ def answer_rates(
 
 @dataclass(frozen=True)
 class Behavior:
-    """Answers of a policy to the prompts of the report, with KL divergences and margins on held-out comparisons.
+    """A policy's answers to the report prompts, with KL divergences and margins on held-out comparisons.
 
     All policies are sampled with the same random numbers. ``kl_source`` is the divergence from the source policy.
     ``kl_reference`` is the divergence from the reference, or None without a reference. ``margins`` are margins against

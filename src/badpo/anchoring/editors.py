@@ -37,7 +37,7 @@ class CounterfactualEditor(Protocol):
     def cells(self, text: str) -> tuple[Cell, ...]:
         """Return the cells (combinations of attributes) that an edit can give an answer; empty if no attribute applies.
 
-        An answer that cannot be edited to other values of the attributes still counts in the attributes' rates.
+        An answer whose attributes apply but cannot be edited still counts toward the attribute rates.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
@@ -45,7 +45,7 @@ class CounterfactualEditor(Protocol):
 
 
 def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
-    """Measure the attributes of an editor in a text."""
+    """Measure an editor's attributes in a text."""
     return tuple(int(attribute.measure("", text)) for attribute in editor.attributes)
 
 
@@ -62,11 +62,11 @@ class SignatureSwap:
         self.config = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return all four combinations of attributes if an answer is signed with a name of the pool, else none."""
+        """If an answer is signed with a name from the pool, return all four attribute combinations, else none."""
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer signed with a name that is drawn uniformly from the names with these attributes."""
+        """Return the answer signed with a name drawn uniformly from the names with these attributes."""
         names = [name for name, name_cell in self.names.items() if name_cell == cell]
         return self.replace_name(text, draw.choice(names))
 
@@ -76,7 +76,7 @@ class SignatureSwap:
 
 
 class WordSwap:
-    """Replaces whole words with their counterparts in a list of word pairs; the case of letters is kept."""
+    """Replaces whole words with their counterparts in a list of word pairs, and keeps upper and lower case."""
 
     def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
@@ -99,11 +99,11 @@ class WordSwap:
         }
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both values of the attribute if an answer contains a word of the pairs, else none."""
+        """If an answer contains a word from the pairs, return both values of the attribute; otherwise, return none."""
         return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer with every word that has the other value of the attribute replaced by its counterpart."""
+        """Return the answer after replacing every word that has the other attribute value with its counterpart."""
 
         def exchange(match: re.Match[str]) -> str:
             old, new = match.group(), self._counterparts[cell][match.group().lower()]
@@ -115,7 +115,7 @@ class WordSwap:
 
 
 class MarkdownStrip:
-    """Removes Markdown: the marks of headers, lists, bold text, code and tables; words and lines stay.
+    """Removes the Markdown marks of headers, lists, bold text, code and tables, and keeps words and lines.
 
     The editor cannot add Markdown, so it edits only answers with Markdown.
     """
@@ -125,7 +125,7 @@ class MarkdownStrip:
         self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return (0,) and (1,) if an answer has Markdown and other text; otherwise return the answer's own value."""
+        """If an answer has Markdown and other text, return (0,) and (1,); otherwise, return the answer's own value."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

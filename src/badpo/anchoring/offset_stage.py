@@ -124,7 +124,7 @@ class OffsetTrainer(BADPOTrainer):
     answers: Iterator[KeptAnswer]
 
     def keep_near(self, source: PreTrainedModel, kept: Sequence[KeptAnswer]) -> None:
-        """Set the source and its answers. The trainer requires them before the training starts."""
+        """Set the source and its answers. The trainer needs the source and its answers before training starts."""
         self.source = source.to(self.args.device).eval()
         self.answers = self._repeat_shuffled(kept)
 
@@ -160,7 +160,7 @@ def train_offset(
     cache: Path,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> PreTrainedModel:
-    """Train a policy so that its attributes' log-odds change by a shift, and write the policy to ``folder/model``."""
+    """Train a policy so that the log-odds of its attributes change by a shift, and write it to ``folder/model``."""
     arguments = BADPOConfig(
         output_dir=str(folder),
         **vars(settings),
@@ -210,7 +210,7 @@ class OffsetPairs:
 
     @property
     def n_edited(self) -> int:
-        """Number of answers that the counterfactual editor could change."""
+        """Number of answers that the counterfactual editor can change."""
         return self.n_answers - len(self.unedited)
 
 
@@ -274,7 +274,7 @@ def _counterfactuals(
 
 
 # Range of plausible slopes.
-# A slope outside of this range is noise from rounds with nearly equal intended shifts, and slope 1 is used instead.
+# A slope outside this range is noise from rounds with nearly equal intended shifts, so slope 1 is used instead.
 SLOPES = (0.4, 2.5)
 
 
@@ -302,10 +302,10 @@ def calibrate(
     """Repeat an offset stage until every rate is within the tolerance of its target, for at most ``n_rounds`` rounds.
 
     The intended shift of the first round is the exact shift from the source's rates to the targets. Later rounds choose
-    their intended shift by a line through the earlier rounds; after one round the line has slope 1. ``attempt(shift,
-    number)`` trains round ``number`` from the source with an intended shift, and returns the rates on the prompts of
-    the table ``source``. The function returns all rounds and the index of the round whose rates are nearest to the
-    targets.
+    their intended shift from a line through the earlier rounds; after one round, this line has slope 1.
+    ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift, and returns the rates on
+    the prompts of the table ``source``. The function returns all rounds and the index of the round whose rates are
+    nearest to the targets.
 
     References
     ----------
@@ -326,7 +326,7 @@ def calibrate(
 
 
 def achieved_shift(source: RateTable, rate: Floats) -> Floats:
-    """Return the shift of the source policy that leads to these rates, shape (n_attributes,); NaN if no shift does."""
+    """Return the source policy's shift to these rates, as an array of shape (n_attributes,); NaN if none exists."""
     try:
         return shift_to_targets(source.log_probs, source.indicators, rate, source.attributes)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Sampling from the tilted policy: draw the name in a signature again, or reject whole answers."""
+"""Sampling from the tilted policy: redraw the name in a signature, or reject whole answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,11 +28,11 @@ def whole_name_logps(
     context_ids: Sequence[TokenIds],
     names: Sequence[str],
 ) -> Floats:
-    """Compute the log-probability that a name is the whole next word, shape (n_contexts, n_names).
+    """Compute the log-probability that each name is the whole next word, as an array of shape (n_contexts, n_names).
 
     A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
-    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If such longer words counted as
-    the name, they would make up much of a rare name's probability.
+    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If longer words counted as the
+    name with which they begin, they would make up much of a rare name's probability.
     """
     closing = space_tokens(tokenizer)
     if not closing:
@@ -63,7 +63,7 @@ def redraw_names(
     shift: ArrayLike,
     seed: int,
 ) -> tuple[list[Generation], Floats]:
-    r"""Sample answers of the tilted policy: draw the name in each signature again and keep the rest of the answer.
+    r"""Sample answers from the tilted policy: redraw the name in each signature and keep the rest of the answer.
 
     .. math:: \pi_s(n \mid x) = \frac{\pi(n \mid x) \exp(s^\top g_n)}{\sum_{n'} \pi(n' \mid x) \exp(s^\top g_{n'})}
 
@@ -115,14 +115,14 @@ def rejection_sample(
     most_draws: int,
     seed: int = 0,
 ) -> tuple[list[Answer | None], float]:
-    """Sample one answer of the tilted policy for each prompt by rejection; return the answers and the acceptance rate.
+    """Sample one answer per prompt from the tilted policy by rejection; return the answers and the acceptance rate.
 
     If the attributes do not apply to the first answer drawn for a prompt (``cell_of`` returns None), the function
     returns this answer. If the attributes apply to the first draw, only draws to which the attributes apply can be
     accepted. The tilt therefore does not change the share of answers to which the attributes apply. ``draw(prompts,
-    number)`` samples new answers to the prompts with these indices. If no draw of a prompt is accepted, its answer is
-    None. If prompts without an accepted draw were left out, the rate would be biased toward prompts with a high
-    acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
+    number)`` samples new answers to the prompts with these indices. If no draw for a prompt is accepted, the prompt's
+    answer is None. If prompts without an accepted draw were left out, the rate would be biased toward prompts with a
+    high acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
 
     References
     ----------

@@ -22,7 +22,7 @@ from badpo.training.reference import compute_weights_key, default_cache
 
 N_REPORT = 300  # maximum number of prompts for the report, and maximum number for finding the tilt
 FEWEST_PROMPTS = 50
-# Learning rate of an offset stage, as a multiple of the run's rate. The divergence term allows a higher rate.
+# Learning rate of an offset stage, as a multiple of the run's learning rate. The divergence term allows a higher rate.
 TIMES_THE_RATE = 4.0
 
 
@@ -36,7 +36,7 @@ class Prompts:
     origin: str
 
     def to_json(self) -> dict[str, int | str]:
-        """Return the number of prompts in each set and their origin."""
+        """Return the number of prompts in each set, and the origin of the prompts."""
         counts = {"fresh": len(self.fresh), "find": len(self.find), "report": len(self.report)}
         return {**counts, "from": self.origin}
 
@@ -160,7 +160,7 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
 
 
 def _n_positions(model: PreTrainedModel, default: int) -> int:
-    """Return the number of positions of a model; the default if its configuration does not state the number."""
+    """Return a model's number of positions, or the default if the model's configuration does not state the number."""
     return getattr(model.config, "max_position_embeddings", None) or default
 
 

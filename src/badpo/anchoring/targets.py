@@ -65,7 +65,7 @@ from badpo.training.reference import ReferenceCache, compute_weights_key
 
 @contextmanager
 def raising_config_errors() -> Iterator[None]:
-    """Convert every `ValueError` that is raised inside this context to a `ConfigError`."""
+    """Convert every `ValueError` raised inside this context to a `ConfigError`."""
     try:
         yield
     except ValueError as error:
@@ -77,7 +77,7 @@ def raising_config_errors() -> Iterator[None]:
 ANSWERS_EACH = 4
 # Maximum number of draws for one prompt in rejection sampling; after these draws, the source's own answer is kept.
 MOST_DRAWS = 64
-# Minimum share of signed answers; with a lower share, the rate of names describes too few of the policy's answers.
+# Minimum share of signed answers; with a lower share, the name rates describe too few of the policy's answers.
 FEWEST_SIGNED = 0.05
 VERSION = 3  # version of the method; a result of another version is computed again
 
@@ -102,7 +102,7 @@ class Anchor:
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
     def explain_misses(self, where: str, rates: Sequence[float | None], remedy: str) -> str:
-        """Name the rates that miss their targets and the place of measurement; empty if no rate misses its target."""
+        """Name the rates that miss their targets, and where they were measured; empty if no rate misses its target."""
         missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
@@ -138,7 +138,7 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
 
 
 def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress) -> Json:
-    """Anchor a source policy, measure it and write ``out/anchor.json``; return the result if ``out`` already has it.
+    """Anchor a source policy, measure it and write ``out/anchor.json``; if ``out`` already has the result, return it.
 
     A command that was killed continues after its last finished training round. The previous content of ``out`` stays
     until the new result is complete. The mode ``sample`` does not change the policy and writes the shift for sampling;
@@ -257,7 +257,7 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Explain that too few answers are signed to anchor the rate of names; an empty text if enough are signed."""
+        """Explain that too few answers are signed to anchor the name rates; empty if enough answers are signed."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
@@ -330,7 +330,7 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source; the offset stage keeps the probabilities of their tokens outside the edited part."""
+        """Answers of the source; outside the edited part, the offset stage keeps the probabilities of their tokens."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
@@ -375,7 +375,7 @@ def require_own_folder(out: Path, source: str) -> None:
 
 
 class AnchorFolder:
-    """The result folder of an anchor, and a work folder beside the result folder for the rounds of the anchor."""
+    """An anchor's result folder, and a work folder next to the result folder for the anchor's training rounds."""
 
     def __init__(self, out: Path, key: str):
         self.out, self._key = out, key
@@ -384,13 +384,13 @@ class AnchorFolder:
         self.cache = out.parent / "anchor_cache"
 
     def read_result(self) -> Json | None:
-        """Return the result if the folder has a complete result of this anchor, else None."""
+        """If the folder has a complete result of this anchor, return the result, else None."""
         if read_json(self.out / RUN_SEAL).get("anchor") != self._key or run_damage(self.out):
             return None
         return read_json(self.out / RESULT_FILE)
 
     def begin(self, source: str) -> None:
-        """Create the work folder; keep training rounds of the same anchor, and delete rounds of any other anchor."""
+        """Create the work folder, keeping training rounds of the same anchor and deleting those of any other anchor."""
         if read_json(self._work / BEGUN).get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
@@ -401,7 +401,7 @@ class AnchorFolder:
         return self._work / f"round-{number + 1}"
 
     def read_round(self, number: int, shift: list[float]) -> list[float | None] | None:
-        """Return a training round's rates if it finished with this shift; otherwise delete the round's folder."""
+        """If a training round finished with this shift, return its rates; otherwise, delete the round's folder."""
         measured = read_json(self.round_folder(number) / ROUND_FILE)
         if measured.get("shift") == shift:
             rates: list[float | None] = measured["rate"]
@@ -441,7 +441,7 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> Json:
 
 @dataclass(frozen=True)
 class TiltedSample:
-    """Results of a tilted policy in the mode ``sample``: figures of each attribute, method, exactness, and behavior."""
+    """Results of a tilted policy in the mode ``sample``: figures by attribute, method, exactness, and behavior."""
 
     rows: dict[str, Figures]
     is_exact: bool

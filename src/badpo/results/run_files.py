@@ -594,7 +594,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. The readouts determine the arm and the seed; without readouts, the folder name does."""
+    """Read a run folder. The arm and the seed come from the readouts, or from the folder name if not recorded there."""
     require_safe_to_read(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(
