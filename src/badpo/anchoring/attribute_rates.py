@@ -49,7 +49,7 @@ class RateTable:
 
     @property
     def per_prompt(self) -> Floats:
-        """Array of shape (n_prompts, n_attributes) with the rate at each prompt; NaN if no answer is counted."""
+        """Each attribute's rate at each prompt, of shape (n_prompts, n_attributes); NaN if no answer is counted."""
         with np.errstate(invalid="ignore"):
             rates: Floats = softmax(self.log_probs, axis=1) @ self.indicators
         return rates

@@ -37,7 +37,7 @@ def run_forward(
     past: Cache | None = None,
     last_only: bool = False,
 ) -> CausalLMOutputWithPast:
-    """Run a forward pass that returns its cache; pass positions and the number of logits if the model accepts them."""
+    """Run a forward pass that returns its cache; if the model accepts positions and the number of logits, pass them."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     options = {"position_ids": positions} | ({"logits_to_keep": 1} if last_only else {})
     accepted = _parameters(type(inner).forward)
@@ -48,7 +48,7 @@ def run_forward(
 def pad_rows(
     rows: Sequence[TokenIds], device: torch.device, side: str, pad: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad token ids on one side; return the ids and a 0/1 mask, both int64 of shape (n_rows, longest row)."""
+    """Pad token ids on one side; return the ids and a 0/1 mask, both int64 arrays of shape (n_rows, longest row)."""
     tokens = [torch.as_tensor(row, dtype=torch.long) for row in rows]
     masks = [torch.ones_like(row) for row in tokens]
     ids = pad_sequence(tokens, batch_first=True, padding_value=pad, padding_side=side)
@@ -89,14 +89,14 @@ def sample(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Generation]:
-    """Sample one answer to each prompt; prompts are given as token ids.
+    """Sample one answer to each prompt, which is given as token ids.
 
     The random numbers of a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
     and the other prompts therefore change an answer only by rounding, and two policies with the same seed use the same
     random numbers. The global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
     the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the smallest
-    set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` for a prompt without tokens
-    and for a prompt that leaves no position for an answer.
+    set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` if a prompt has no tokens or
+    leaves no position for an answer.
 
     References
     ----------
@@ -180,7 +180,8 @@ def _sample_batch(
         if not running.any():
             break
         if running.mean() < 0.75:
-            # finished answers still cost time, but removing them copies the cache, so wait until a quarter are finished
+            # finished answers still cost time, but removing them copies the cache, so wait until a quarter have
+            # finished
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]
@@ -194,7 +195,7 @@ def _sample_batch(
 
 
 def token_limits(config: PreTrainedConfig, prompts: Sequence[TokenIds], max_new_tokens: int) -> Ints:
-    """Return the maximum number of tokens of each answer, shape (n_prompts,)."""
+    """Return the maximum number of tokens in each answer, as an array of shape (n_prompts,)."""
     lengths = np.array([len(ids) for ids in prompts], int)
     if not lengths.all():
         raise ValueError(

@@ -34,7 +34,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
     """Compute how often margins predict same-group and cross-group votes, for each attribute and for any attribute.
 
     A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
-    independently of its training weight.
+    regardless of its training weight.
 
     References
     ----------
@@ -64,7 +64,7 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
 
 
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Return the margin in the direction of each vote, sign * u, shape (n_votes,).
+    """Return the margin in the direction of each vote, sign * u, as an array of shape (n_votes,).
 
     The directed margin is positive if the policy prefers the response that was chosen.
     """
@@ -220,7 +220,7 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict[str, 
 def vote_difference(
     margins: ArrayLike, theta: Floats, other_theta: Floats, judgments: Judgments
 ) -> dict[str, dict[str, Figures]]:
-    """Compute the accuracy with one theta minus the accuracy with another theta at the same margins.
+    """Compute the accuracy with ``theta`` minus the accuracy with ``other_theta``, at the same margins.
 
     Both thetas give most votes the same prediction, so the error of the difference in accuracy
     is much smaller than the error of either accuracy.
@@ -238,7 +238,7 @@ def vote_difference(
 
 
 def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Floats:
-    """Compute the logit of each vote, sign * (u + theta . delta), shape (n_votes,); see `vote_accuracy`."""
+    """Compute each vote's logit, sign * (u + theta . delta), as an array of shape (n_votes,); see `vote_accuracy`."""
     if not np.isfinite(theta).all():
         raise ValueError("theta contains a number that is not finite")
     votes = judgments.votes
@@ -258,7 +258,7 @@ def align_theta(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) 
 def _by_class(
     cell: Callable[[Bools, Ints], Figures], judgments: Judgments
 ) -> dict[str, dict[str, Figures]]:
-    """Evaluate ``cell`` for every attribute, over all annotators and for each annotator class."""
+    """Evaluate ``cell`` for every attribute, both over all annotators and for each annotator class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]

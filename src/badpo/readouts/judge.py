@@ -27,7 +27,8 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
-# Length in tokens of the training data of the paper's reward models; a model with fewer positions has a lower limit.
+# Maximum number of tokens in training data of the paper's reward models; models with fewer positions have a lower
+# limit.
 LONGEST = 16_384
 # Number of conversations in a forward pass.
 BATCH = 8
@@ -42,7 +43,7 @@ class Judge:
 
 
 class JudgeFigures(TypedDict):
-    """Mean score of the answers, as written and with the attribute removed, and number of answers that had it."""
+    """Mean score of the answers, as written and without the attribute, and the number of answers that had it."""
 
     rm: Figures
     rm_minus: Figures
@@ -50,7 +51,7 @@ class JudgeFigures(TypedDict):
 
 
 def load_judge(name: str) -> Judge:
-    """Load a reward model by its folder or its name on the Hub."""
+    """Load a reward model from a folder or by its name on the Hub."""
     try:
         with asking_once(name):
             tokenizer = load_tokenizer(name)

@@ -1,8 +1,8 @@
-"""Compute the probabilities with which a policy signs its answers with each name.
+"""Compute the probability that a policy signs its answers with each name.
 
-Each policy reads the same answers of the reference, and the probability of each first name after each answer is
-computed. Probabilities of names are better than counts of sampled signatures, which saturate and depend on the decoder:
-at temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
+Each policy reads the same reference answers, and the probability of each first name after each answer is computed.
+Name probabilities are better than counts of sampled signatures, which saturate and depend on the decoder: at
+temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# Largest number of logits (positions times vocabulary) and largest number of tokens in one forward pass.
+# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass.
 # The tokens of a context count once for every sequence that continues the context.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
@@ -128,7 +128,7 @@ def _batches(
 def _continuation_logits(
     model: PreTrainedModel, contexts: Sequence[list[int]], fed: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits in float32 after every context, and after every token of every continuation."""
+    """Return float32 logits after every context and after every token of every continuation."""
     ids, mask = pad_rows(contexts, fed.device, "left")
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     output = run_forward(model, ids, mask, positions, last_only=True)
@@ -151,8 +151,8 @@ def signature_contexts(
 ) -> list[list[int]]:
     """Return the token ids of sampled answers up to the point where a signature's first name would begin.
 
-    A context contains the prompt, the answer without its signature, and `SIGNATURE_LEAD`. Create the contexts once
-    from the reference's answers and use them for all policies.
+    A context contains the prompt, the answer without its signature, and `SIGNATURE_LEAD`. Create the contexts once from
+    the reference's answers, and use these contexts for all policies.
     """
     texts = [strip_signature(g.text).rstrip() + SIGNATURE_LEAD for g in generations]
     bodies = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -165,7 +165,7 @@ def name_probabilities(
     context_ids: Sequence[TokenIds],
     names: Sequence[str],
 ) -> Floats:
-    r"""Compute the probability of each name after each context, normalized over the names, (n_contexts, n_names).
+    r"""Compute each name's probability after each context, normalized over the names, as a (n_contexts, n_names) array.
 
     .. math:: p(n \mid x) = \frac{\exp s_n(x)}{\sum_{n'} \exp s_{n'}(x)}, \qquad
               s_n(x) = \sum_t \log \pi(n_t \mid x, n_{<t})

@@ -2,7 +2,7 @@
 
 The pool is the union of the audit names of Bertrand and Mullainathan (2004), nine in each cell, and the names of
 the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). The attributes describe how people
-perceive a name, and not a person with this name. See the paper's appendix `app:names`.
+perceive a name, not the people who have the name. See the paper's appendix `app:names`.
 """
 
 import random
@@ -14,7 +14,7 @@ from badpo.data.markers import split_signature
 
 @dataclass(frozen=True)
 class Name:
-    """A first name of the pool and the attributes of a response that is signed with this name."""
+    """A first name from the pool, with the attributes of a response signed with this name."""
 
     first: str
     woman: int

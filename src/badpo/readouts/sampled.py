@@ -39,7 +39,7 @@ def figures(**numbers: float) -> Figures:
 
 
 def estimate_figures(name: str, interval: Interval, *fields: str, **more: float) -> Figures:
-    """Convert an estimate, some fields of its interval and further numbers for JSON."""
+    """Convert an estimate, some fields of its interval, and further numbers to JSON values."""
     of_interval = {field: getattr(interval, field) for field in fields}
     return figures(**{name: interval.estimate}, **of_interval, **more)
 
@@ -50,10 +50,10 @@ def sampled_rates(
     indicator: ArrayLike,
     attributes: Sequence[str],
 ) -> Mapping[str, float | Figures]:
-    """Compute the shares of answers that are signed and that are complete, and each attribute's rate in signed answers.
+    """Compute the share of signed answers, the share of complete answers, and each attribute's rate in signed answers.
 
     The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities` to
-    measure the policy's tilt, and use the sampled rates to check that the policy ends its answers with a signature.
+    measure the policy's tilt; use the sampled rates to check that the policy ends its answers with a signature.
     """
     signatures = [read_signature(generation.text, tuple(names)) for generation in generations]
     signers = np.asarray(indicator)[[names.index(name) for name in signatures if name]]
@@ -86,7 +86,7 @@ def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
 
 
 def prompt_numbers(generations: Sequence[Generation]) -> Ints:
-    """Number the prompts and return the number of each answer's prompt, shape (n_generations,).
+    """Number the prompts; return the number of each answer's prompt, as an array of shape (n_generations,).
 
     Answers to the same prompt are not independent.
     """
@@ -94,14 +94,14 @@ def prompt_numbers(generations: Sequence[Generation]) -> Ints:
 
 
 def token_counts(generations: Sequence[Generation]) -> Ints:
-    """Count the sampled tokens of each answer, shape (n_generations,)."""
+    """Count the sampled tokens in each answer; return an array of shape (n_generations,)."""
     return np.array([len(generation.token_ids) for generation in generations], int)
 
 
 def attribute_values(
     attribute: Attribute, prompts: Sequence[str], generations: Sequence[Generation]
 ) -> Floats:
-    """Measure an attribute of responses in each sampled answer."""
+    """Measure a response attribute in each sampled answer."""
     pairs = zip(prompts, generations, strict=True)
     return np.array([attribute.measure(prompt, answer.text) for prompt, answer in pairs], float)
 
@@ -141,7 +141,7 @@ def divergence(
     temperature: float,
     top_p: float,
 ) -> Figures:
-    """Estimate the KL divergence of the policy from the reference for each token, on the policy's own answers."""
+    """Estimate the per-token KL divergence of the policy from the reference on the policy's own answers."""
     logps, reference_logps = answer_logps(policy, answers), answer_logps(reference, answers)
     return kl_per_token(logps, reference_logps, temperature, top_p, prompt_numbers(answers))
 
@@ -153,11 +153,11 @@ def kl_per_token(
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
 ) -> Figures:
-    r"""Estimate the KL divergence of the policy from the reference on answers of the policy, with clustered errors.
+    r"""Estimate the KL divergence of the policy from the reference on the policy's own answers, with clustered errors.
 
     The estimate is the mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over the sampled
     tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are computed at
-    temperature 1, whatever the temperature of sampling was.
+    temperature 1, whatever the sampling temperature was.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Measure a trained run by its held-out accuracy, predicted votes, answers, and divergence from the reference."""
+"""Measure a trained run: its held-out accuracy, predicted votes, answers, and divergence from the reference."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximu
 
 @dataclass(eq=False)
 class Stage:
-    """Inputs that the measurements of several runs share, such as held-out votes, prompts, and the reference.
+    """Inputs shared by the measurements of several runs, such as held-out votes, prompts, and the reference.
 
     ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
     reference. If a prompt occurs twice in ``prompts``, each policy answers the prompt twice. ``given`` contains further
@@ -89,7 +89,7 @@ class Stage:
         return self.recipe.arguments()
 
     def warn(self, message: str) -> None:
-        """Log a warning unless the same warning was logged before."""
+        """Log a warning unless the same warning has already been logged."""
         if message not in self.reported:
             self.reported.add(message)
             logger.warning("%s", message)
@@ -110,12 +110,12 @@ class Stage:
 
     @cached_property
     def key(self) -> str:
-        """Digest of the weights of the reference for float32 precision, because the evaluation never uses autocast."""
+        """Digest of the reference weights for float32 precision, because the evaluation never uses autocast."""
         return compute_weights_key(self.model, "fp32")
 
     @cached_property
     def judged(self) -> Judgments:
-        """Held-out judgments whose comparisons fit the length limit; a warning reports comparisons that do not fit."""
+        """Held-out judgments whose comparisons fit the length limit; a warning reports the other comparisons."""
         kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
         for finding in findings:
             self.warn(str(finding))
@@ -169,7 +169,7 @@ class PolicyReading:
     margins: Floats | None = None
 
 
-# Function that receives a policy with its measurements so far and returns further metrics.
+# Function that takes a policy and its measurements so far, and returns further metrics.
 More = Callable[[PolicyReading], Json]
 
 
@@ -266,8 +266,9 @@ def write_readouts(folder: Path, readouts: Json) -> None:
 def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
-    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. The result
-    has no column for an attribute that ``judgments`` lacks, such as the length of a length penalty.
+    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. If
+    ``judgments`` lacks an attribute, such as the length of a length penalty, the result has no column for the
+    attribute.
     """
     learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
     known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()

@@ -1,6 +1,6 @@
 """Train a recipe and write its run folder. Every training run of badpo uses `_train_into`."""
 
-# mypy does not analyze transformers, so the classes of transformers have the type Any
+# mypy does not analyze transformers, so transformers classes have the type Any
 # mypy: disallow-subclassing-any=False
 
 import contextlib
@@ -77,7 +77,7 @@ FEW_HELD_OUT = 30  # with so many prompts, the interval of a rate of 0.5 is abou
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Plan of one run, with its folder, its number of steps, and its number of passes over the votes."""
+    """Plan of one run: its folder, number of steps, and number of passes over the votes."""
 
     folder: str
     is_finished: bool
@@ -128,9 +128,9 @@ class Plan:
 def plan_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Plan:
     """Plan a run: read its data, count its votes and steps, and test the forward pass of its model.
 
-    The function trains nothing and writes no file. It raises the `ConfigError` with which `train_run` refuses finished,
-    unfinished and changed runs. If the recipe requires a supervised reference that does not exist yet, the tests use
-    the model from which the reference would start.
+    The function trains nothing and writes no file. The function raises the `ConfigError` with which `train_run` refuses
+    finished, unfinished and changed runs. If the recipe requires a supervised reference that does not exist yet, the
+    tests use the model from which the reference would start.
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = settle_variant(recipe, train, held_out)
@@ -298,7 +298,7 @@ def _find_unfinished(
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
-    """Raise `ConfigError` if a finished baseline has other votes or settings than the run to be trained."""
+    """Raise `ConfigError` if a finished baseline has different votes or settings from the run to be trained."""
     for folder, recipe in recipes.items():
         if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
             continue
@@ -322,7 +322,7 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
 
 
 def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
-    """Return a warning if so few prompts are held out that the confidence intervals of the evaluation are wide."""
+    """If so few prompts are held out that the evaluation's confidence intervals are wide, return a warning."""
     n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
     share = recipe.data.held_out
     if n >= FEW_HELD_OUT or not share or recipe.data.held_out_name:
@@ -390,13 +390,13 @@ class Ticker(TrainerCallback):
         control: TrainerControl,
         **others: object,
     ) -> None:
-        """Report the share of the training steps that are done."""
+        """Report the share of training steps that are done."""
         self._progress(self._what, state.global_step / state.max_steps)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Judgments for a run, and optionally a bias term and an objective that replace those of the run's recipe.
+    """Judgments for a run and, optionally, a bias term and an objective that replace those in the run's recipe.
 
     If ``bias`` is None, the trainer builds the bias term of the recipe; if ``objective`` is None, the trainer uses the
     objective of the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and
@@ -451,7 +451,7 @@ def checksum_weights(model_folder: Path) -> str:
 
 
 def read_json(path: Path) -> Json:
-    """Return the content of a JSON file of a run; return an empty dict if the file is missing or cannot be read."""
+    """Return the content of a run's JSON file, or an empty dict if the file is missing or cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -460,7 +460,7 @@ def read_json(path: Path) -> Json:
 
 
 def read_last_step(folder: Path) -> Json:
-    """Return the metrics of a run's last training step; return an empty dict if the log cannot be read."""
+    """Return the metrics of a run's last training step, or an empty dict if the log cannot be read."""
     try:
         metrics = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
     except (OSError, ValueError, IndexError, RecursionError):
@@ -469,7 +469,7 @@ def read_last_step(folder: Path) -> Json:
 
 
 def read_facts(folder: Path) -> Json:
-    """Return the recorded properties of a finished or unfinished run; return an empty dict if they cannot be read."""
+    """Return the recorded properties of a finished or unfinished run, or an empty dict if they cannot be read."""
     for name in (RUN_SEAL, BEGUN):
         facts = read_json(folder / name).get("facts")
         if isinstance(facts, dict):
@@ -582,6 +582,6 @@ def write_card(folder: Path) -> None:
 
 
 def _as_json(keys: Json) -> Json:
-    """Convert the values of a recipe or of a run's metadata to JSON types."""
+    """Convert values from a recipe or from a run's metadata to JSON types."""
     plain: Json = json.loads(json.dumps(keys, default=str))
     return plain

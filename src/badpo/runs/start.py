@@ -95,7 +95,7 @@ def require_undamaged(
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Json:
-    """Return the properties of a supervised reference that must be the same for all runs that share the reference."""
+    """Return the properties of a supervised reference that must be the same for all runs sharing the reference."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # the same for every working directory
@@ -123,7 +123,7 @@ def _encode_pairs(
     tokenizer: PreTrainedTokenizerBase,
     args: BADPOConfig,
 ) -> list[Pair]:
-    """Encode each prompt with its majority choice or with the given response, if the length limit allows it."""
+    """Encode each prompt that fits the length limit with its majority choice or with the given response."""
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if responses is None:
         kept, encoded, _ = inputs.encode_judgments(train, tokenizer, args)
@@ -187,7 +187,7 @@ def _fine_tune(
 
 
 def choose_majority_responses(judgments: Judgments) -> list[str]:
-    """For each comparison, return the response that most annotators chose; the earliest vote decides a tie."""
+    """For each comparison, return the response that most annotators chose; the earliest vote breaks a tie."""
     side = np.where(judgments.majority() > 0, "response_a", "response_b")
     frame = judgments.comparisons
     return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]
