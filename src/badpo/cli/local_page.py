@@ -1,4 +1,4 @@
-"""`badpo open`: the audit as a page of this machine, with a choice of columns, attributes and the length ratio.
+"""`badpo open`: the audit as a page on this machine, with a choice of columns, attributes and the length ratio.
 
 The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. The forms on the
 page contain all of the user's choices. The server keeps the table, the votes that were read last, and the attributes
@@ -80,7 +80,7 @@ def open_table(
     from badpo.data.privacy import KEY_VARIABLE, known_key
 
     announce(data, as_json)
-    # the command downloads no table, and it creates no permanent pseudonym key
+    # the command neither downloads a table nor creates a permanent pseudonym key
     os.environ["HF_HUB_OFFLINE"] = "1"
     if known_key() is None:
         os.environ[KEY_VARIABLE] = secrets.token_hex(32)

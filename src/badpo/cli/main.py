@@ -109,7 +109,7 @@ def _root(
     ),
 ) -> None:
     """Configure logging and other libraries before a command runs."""
-    # this setting prevents transformers from downloading kernels, which are code, if the package kernels is installed
+    # if the package kernels is installed, this setting prevents transformers from downloading kernels, which are code
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     # control characters are escaped in the logs of all libraries, because logs can quote the files of a model
     logging.setLogRecordFactory(options.WrittenOutRecord)

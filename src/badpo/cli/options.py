@@ -141,7 +141,7 @@ def convert_to_recipe_keys(reading: Json) -> Json:
     >>> convert_to_recipe_keys({"columns": {"annotator": "who"}, "winners": {}, "layout": None, "bad_rows": "error"})
     {'columns.annotator': 'who'}
     """
-    # empty cells have an empty label, which cannot be a part of a key
+    # empty cells have an empty label, which cannot be part of a key
     keys = {
         f"{name}.{key or 'NULL'}": value
         for name in ("columns", "winners")

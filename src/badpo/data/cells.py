@@ -304,7 +304,7 @@ def few_labels(column: pd.Series) -> list[str]:
 
 
 def are_votes(column: pd.Series) -> bool:
-    """Return whether a column holds nothing but labels of sides and ratings on a small scale."""
+    """Return whether a column holds nothing but side labels and ratings on a small scale."""
     labels = few_labels(column)
     numbers = [number_of(label) for label in labels if side_of(label) is None]
     are_numbers = labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
@@ -414,8 +414,8 @@ _NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|ge
 def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """Return the columns in which every cell holds a vote.
 
-    A vote is a label of a side, a rating on a small scale, or a copy of the preferred answer or of its model's name.
-    If no column holds votes, return the columns that share the same two or three words with another column.
+    A vote is a side label, a rating on a small scale, or a copy of the preferred answer or of its model's name. If no
+    column holds votes, return the columns that share the same two or three words with another column.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
@@ -514,7 +514,7 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the given vote columns, but leave out each column that is a copy of an earlier column.
 
-    A column is a copy if an earlier column, made from the same object of the source, names the same side in every row.
+    A column is a copy if an earlier column from the same source object names the same side in every row.
     """
     found: dict[tuple[str, ...], str] = {}
     for name in names:
@@ -593,9 +593,9 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
 
 
 def likely_annotators(table: Table) -> list[str]:
-    """Return the columns that very likely name the annotators, in a table whose columns have badpo's names.
+    """In a table whose columns have badpo's names, return the columns that very likely name the annotators.
 
-    Columns with a name such as "annotator" or "rater" come first. If rows of the source hold several votes, a column is
+    Columns with a name such as "annotator" or "rater" come first. If source rows hold several votes, a column is
     returned only if it differs between votes from the same row.
     """
     frame, names = table.frame, open_columns(table)

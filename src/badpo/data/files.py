@@ -450,9 +450,9 @@ def require_enclosed(folder: Path) -> None:
     The folder itself may be a symbolic link, and the folder need not exist.
     """
     # a folder from another person could contain symbolic links to private files on this machine
-    # through such a link, badpo could show a private file in a report, or read a private file as a policy
+    # through a link out of the folder, badpo could show a private file in a report or read a private file as a policy
     top = folder.resolve()
-    # the cache of the Hub stores each file once, and links to the file from snapshots/COMMIT
+    # the Hub cache stores each file once, with links to the file from snapshots/COMMIT
     blobs = top.parents[1] / "blobs" if top.parent.name == "snapshots" else top
     for path in _paths_inside(folder):
         real = Path(os.path.realpath(path))

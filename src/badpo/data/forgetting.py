@@ -1,7 +1,7 @@
 """Forget annotators, so that the remaining files reveal neither their votes nor their biases.
 
-The rows of the annotators are removed from tables of votes. A file with figures about individual annotators, such as an
-audit file, is deleted as a whole, because a removed figure could be computed from the remaining figures and their mean.
+The annotators' rows are removed from tables of votes. A file with figures about individual annotators, such as an audit
+file, is deleted as a whole, because a removed figure could be computed from the remaining figures and their mean.
 Finally, badpo searches all neighbouring files for the annotators' ids.
 """
 
@@ -493,7 +493,7 @@ def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path])
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
-    """Return the run folders with files that name the annotators, and the run folders that depend on such a run."""
+    """Return the run folders with files that name the annotators, and the folders of runs that depend on these runs."""
     folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     patterns = (*PERSONAL_RUN_FILES, *POOL_RUN_FILES)
     learned = []
@@ -706,7 +706,7 @@ def _values(batch: pa.RecordBatch) -> bytes:
 
 
 def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
-    """Return the pseudonyms of the annotators to forget whose ids are in the annotator column of a table.
+    """Return the pseudonyms of those annotators to forget whose ids are in a table's annotator column.
 
     Short ids are found too. A copy of a table with another suffix, such as ``votes.csv.bak``, is also searched.
     """

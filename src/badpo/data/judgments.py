@@ -350,10 +350,10 @@ class Judgments:
     def fingerprint(self) -> str:
         """Return an HMAC-SHA256 of texts, prompts, votes, differences and attribute configurations.
 
-        The fingerprint depends on the order of the votes, but not on pseudonyms, comparison ids and row numbers of the
-        source. If `to_parquet` writes judgments, and `read` reads the file with the same attributes and the same
-        pseudonym key, the fingerprint is the same. Without the pseudonym key, nobody can use the fingerprint to check a
-        guess of the votes.
+        The fingerprint depends on the order of the votes, but not on pseudonyms, comparison ids or source row numbers.
+        If `to_parquet` writes judgments, and `read` reads the file with the same attributes and pseudonym key, the
+        fingerprint does not change. Without the pseudonym key, nobody can use the fingerprint to check a guess of the
+        votes.
         """
         digest, votes = keyed_digest(), self.votes
         number, order = pd.factorize(votes["comparison"])

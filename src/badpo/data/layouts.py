@@ -206,10 +206,10 @@ def _propose_columns(
     """Return options that map missing columns to columns with similar names or with the expected content.
 
     The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as
-    ``text_1`` and ``text_2``) are proposed as the answers. If the table has no two such columns, the first text column
-    is proposed as the prompt and the next two as the answers. Two columns of numbers or ticks whose names differ only
-    in the side are proposed as the ratings of the two answers. If no two columns rate the answers, the column that
-    shows most clearly which side was preferred is proposed as the column of votes.
+    ``text_1`` and ``text_2``) are proposed as the answers. If no two text columns have names that differ only in the
+    side, the first text column is proposed as the prompt and the next two as the answers. Two columns of numbers or
+    ticks whose names differ only in the side are proposed as the ratings of the two answers. If no two columns rate the
+    answers, the column that shows most clearly which side was preferred is proposed as the column of votes.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
@@ -288,7 +288,7 @@ def rated_pair(a: str, b: str) -> dict[str, str]:
 def _is_of_one_person(
     frame: pd.DataFrame, votes: Sequence[str], others: Sequence[str], theirs: Mapping[str, str]
 ) -> bool:
-    """Return whether the table has a single column of votes whose name may be the annotator's name.
+    """Return whether the table has a single vote column whose name may be the annotator's name.
 
     The result is False if another column may hold the ids of annotators.
     """

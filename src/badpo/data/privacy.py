@@ -113,7 +113,8 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # a hard link makes the complete key file appear at once; if two processes create it, the first is kept
+                # a hard link makes the complete key file appear at once; if two processes create a key file, the first
+                # file is kept
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:
@@ -267,8 +268,8 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
 
     A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. The figure of all people minus the published
     figures of classes gives the figure of the remaining people. The remaining people are those in withheld classes and
-    the ``n_others`` people without a class. If at least one but fewer than ``FEWEST_ANNOTATORS`` people remain, further
-    classes are therefore withheld, the smallest class first.
+    the ``n_others`` people without a class. If at least one but fewer than ``FEWEST_ANNOTATORS`` people remain,
+    additional classes are withheld, the smallest class first.
 
     Examples
     --------

@@ -183,7 +183,7 @@ def python_call(fix: Correction) -> str:
 
 
 def corrected(error: DataError, call: Callable[[Correction], str]) -> list[str]:
-    """Format a call that reads the table without errors as lines of text; return no lines if no such call is known."""
+    """Return a call that reads the table without errors, as lines of text; if no call is known, return no lines."""
     if not error.fix:
         return []
     # in a shell, && joins error.preparation to the corrected command; a Python call is shown on the next line

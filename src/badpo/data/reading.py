@@ -876,8 +876,8 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 
     If the user gave a meaning of a label, the label has this meaning. If the user gave no meaning, a label can name a
     side, a column of responses, or the preferred text or model of its row. If the labels do not match the names of the
-    columns of responses, a notice reports how the labels were read. Unknown labels, which could mean either side, are
-    an error.
+    response columns, a notice reports how the labels were read. Unknown labels, which could mean either side, are an
+    error.
     """
     remedy = "write a, b or tie, or say whether an empty cell means a tie or no vote (skip)"
     n_empty = int(ids_in(found.frame["winner"]).isna().sum()) if "winner" in found.frame else 0

@@ -315,7 +315,7 @@ def _votes_beside_events(table: Table) -> Table:
         return table
     texts = [*known.values()]
     shown = frame[frame[texts].notna().all(axis=1)]
-    # an event that shows both responses has no vote, so a column of votes is empty in the rows of such events
+    # an event that shows both responses has no vote, so a vote column is empty in the rows of these events
     of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
     votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
     if not len(votes):
@@ -339,9 +339,9 @@ def _votes_beside_events(table: Table) -> Table:
 def _blocks_of_comparisons(table: Table) -> Table:
     """If each row holds several comparisons in numbered columns, return a table with a row for each comparison.
 
-    The names of corresponding columns differ only in the number of the comparison, which is the first or the last
-    number in the name. A comparison has two responses, a vote and possibly a prompt. In a survey, a column name may
-    begin with a code such as ``P01left``, before the text of the question.
+    The names of corresponding columns differ only in the comparison number, which is the first or the last number in
+    the name. A comparison has two responses, a vote and possibly a prompt. In a survey, a column name may begin with a
+    code such as ``P01left``, before the text of the question.
     """
     for place, has_stem in itertools.product((0, -1), (True, False)):
         blocks = _blocks([*map(str, table.frame)], place, has_stem)
@@ -355,7 +355,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
         is_distinct = len({*table.frame}) == table.frame.shape[1]
         if n_alike < 2 or not {*PAIR[1:]} <= {*known} or not votes or not is_distinct:
             continue
-        # a block may have further columns, or lack columns other than the texts and the vote
+        # a block may have additional columns, or lack columns other than the texts and the vote
         needed = {*known.values()} if "winner" in known else names
         groups = {
             key: {kind: block[kind] for kind in sorted(names) if kind in block}
@@ -697,7 +697,7 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
         # a survey may add an option below the question; the option is not part of the second answer
         is_answer = any(second.match(option) for _, second in _MARKS)
         text = text if is_answer else question
-    # prefer a reading of the text with two filled answers; accept one empty answer only if no such reading exists
+    # prefer a reading of the text in which both answers are filled; if there is none, accept one empty answer
     for are_there, (first, second) in itertools.product((all, any), _MARKS):
         a = _find_mark(first, text, 0)
         b = _find_mark(second, text, a.end()) if a else None
@@ -749,7 +749,7 @@ _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least"
 def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
     """Return the columns of three or more answers to one prompt; an empty mapping if the table has no such columns.
 
-    The columns of answers are recognised by their names, or by a column whose labels or rankings contain their names.
+    The answer columns are recognised by their names, or by another column whose labels or rankings contain these names.
     """
     if answers := numbered_answers(free):
         return answers

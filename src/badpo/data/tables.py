@@ -505,8 +505,8 @@ def _separator(text: str) -> str:
     """Return the separator of a CSV file.
 
     The separator is the character that splits the first lines of the file into the most known column names. If several
-    characters give the same number of known names, the separator is the one with which most lines have the same number
-    of cells.
+    characters give the same number of known names, the separator is the character for which the most lines have the
+    same number of cells.
     """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
@@ -1077,7 +1077,7 @@ def _read_sqlite(path: Path) -> Table:
 
 
 def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> Iterator[list[str]]:
-    """Yield the names of the columns of a table, and then the texts of the cells in each row.
+    """Yield the column names of a table, and then the texts of the cells in each row.
 
     A table with a virtual generated column is refused, because SQLite would compute each cell while the table is read,
     which may take days.

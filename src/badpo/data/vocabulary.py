@@ -593,7 +593,7 @@ def side_told(
     if label in told or own in TURNED:
         return told.get(label, own), "name"
     is_called = [form == column or form in column.split("_") for column in columns]
-    # if the columns of the answers are numbered from 0, a label that is a number is the name of an answer
+    # if the answer columns are numbered from 0, a label that is a number is the name of an answer
     is_from_0 = "0" in columns[0].split("_")
     if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
         return "ab"[is_called.index(True)], "name"
@@ -709,7 +709,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which also serves labels
+# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, as labels use SIDES too
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -757,7 +757,7 @@ _FILLERS = re.compile(
 )
 
 
-# patterns of further column names, which are used only if no column name matches the pattern in `_NAMED`
+# patterns for additional column names, which are used only if no column name matches the pattern in `_NAMED`
 _ELSE = {
     "prompt": (
         "(?:user_)?input|task|conversations?|dialogue?|post|article|document|messages|history|"
@@ -813,8 +813,8 @@ _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
     """For each of badpo's names in ``wanted``, return the column; a name that could mean two columns is left out.
 
-    A column with exactly badpo's name is preferred to a column with the same name in another spelling, which is
-    preferred to a column whose name matches a pattern in `_NAMED`.
+    A column with exactly badpo's name takes precedence over a column with another spelling of this name, and both take
+    precedence over a column whose name matches a pattern in `_NAMED`.
     """
     wanted = list(wanted)
     theirs = {ours: ours for ours in wanted if ours in found}
@@ -881,7 +881,7 @@ def _pairs(
             if first not in parts[form]:
                 continue
             other = "_".join(second if part == first else part for part in parts[form])
-            # skip column names that are only a number, because a program may give such names to unnamed columns
+            # skip column names that are only a number, because a program may number unnamed columns
             is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
             if is_side and other != form and other in by_form:
                 pairs.append((name, by_form[other]))
