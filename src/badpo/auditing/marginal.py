@@ -31,7 +31,7 @@ from badpo.theory import Bools, Floats, Ints
 
 # A word, category or model is a covariate of comparisons if it occurs in 5 % to 95 % of the comparisons.
 RARE, COMMON = 0.05, 0.95
-# Largest number of words used as covariates, of words read from each prompt, and of categories in a column.
+# Largest numbers of words used as covariates, words read from each prompt, and categories in a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 # If the slope of votes on model strengths exceeds this many standard errors, reliability is estimated from strengths.
 LEAST_SLOPE = 4.0
@@ -233,7 +233,7 @@ def check_assignment(
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
-    """Ranks of the lengths of prompts and responses, and signed rank of the difference in length between a and b."""
+    """Length ranks of prompts and responses, and signed rank of the length difference between responses a and b."""
     columns = "prompt", "response_a", "response_b"
     numbers, texts = numbered_texts(judgments.comparisons, columns)
     size = np.array([len(text) for text in texts], float)[numbers]
@@ -262,7 +262,7 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
 
 
 def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
-    """Names of the models that wrote responses, and a matrix with +1 for the model of response a and -1 for that of b.
+    """Names of models that wrote responses, and a matrix with +1 for response a's model and -1 for response b's model.
 
     Models that wrote responses for fewer than 5 % of the comparisons have no column. The matrix has no columns if the
     table does not name models.
@@ -281,7 +281,7 @@ def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
 def _estimate_reliability_from_models(
     votes: Votes, strength: Floats, clusters: Ints | None
 ) -> Reliability | None:
-    """Estimate reliability from the slope of annotators' votes on model strengths; None if this is not possible."""
+    """Estimate reliability from the slope of annotators' votes on model strengths; return None if impossible."""
     if not strength.any():
         return None
     columns = np.column_stack([votes.delta, strength[votes.comparison]])

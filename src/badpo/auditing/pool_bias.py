@@ -264,7 +264,7 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
 
 
 def swap_pair_sides(judgments: Judgments) -> Floats:
-    """Side with each attribute for the votes on swap pairs, of shape (n_votes, n_attributes); 0 for other votes.
+    """For votes on swap pairs, the side with each attribute, of shape (n_votes, n_attributes); 0 for other votes.
 
     The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
     repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other

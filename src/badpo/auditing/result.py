@@ -161,7 +161,7 @@ class AuditResult:
 
     @property
     def checks(self) -> Json:
-        """Checks of the audit: the estimator and its reason, the assignment of comparisons, components, and anchors."""
+        """The audit's checks: the choice of the estimator, the assignment of comparisons, components, and anchors."""
         checks: Json = self.summary["checks"]
         return checks
 
@@ -225,7 +225,7 @@ class AuditResult:
         return folder / REPORT_FILE
 
     def beyond(self, bounds: Sequence[str]) -> list[str]:
-        """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figure and interval.
+        """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figures and intervals.
 
         A bound names an attribute and one of its figures in the parts ``attributes`` and ``pool`` of audit.json.
         Log-odds are infinite if all votes are for one side. If a bound names an attribute or a figure that the audit

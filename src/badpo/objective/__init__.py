@@ -1,1 +1,1 @@
-"""The training objective: the bias term, the rule that moves theta, and the weights of the judgments."""
+"""The training objective: the bias term, the rule that moves theta, and the judgment weights."""

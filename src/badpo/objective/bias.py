@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class BiasSummary(TypedDict):
-    """Content of `BiasTerm.summary`; the inner keys are attributes and the names of classes or annotators."""
+    """Contents of `BiasTerm.summary`; the inner keys are attributes and the names of classes or annotators."""
 
     parameters: dict[str, dict[str, float] | dict[str, dict[str, float]]]
     theta: dict[str, dict[str, float]]
@@ -154,7 +154,7 @@ class BiasTerm(torch.nn.Module):
 
     @property
     def variant(self) -> str:
-        """Name of the combination of parts in `VARIANTS`; if it has no name, the parts joined by plus signs."""
+        """Name in `VARIANTS` for the combination of parts; without a name, the parts joined by plus signs."""
         names = (name for name, parts in VARIANTS.items() if parts == self.parts)
         return next(names, " + ".join(self.parts))
 
@@ -169,7 +169,7 @@ class BiasTerm(torch.nn.Module):
         return tuple(compress(self.annotators, self.mask.tolist()))
 
     def theta(self) -> Tensor:
-        """Theta of every annotator in log-odds per unit, float64 of shape (n_annotators, n_attributes)."""
+        """Return every annotator's theta in log-odds per unit, as float64 of shape (n_annotators, n_attributes)."""
         learned = torch.zeros_like(self.fixed, dtype=torch.float64)
         for part in self.parts:
             values = getattr(self, part).double()
@@ -177,10 +177,10 @@ class BiasTerm(torch.nn.Module):
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
-        """Compute each judgment's bias logit of response a over b, (n_judgments,), in the precision of ``delta``.
+        """Compute each judgment's bias logit of response a over b, with the precision of ``delta``.
 
-        ``annotator`` has the index of each judgment's annotator. An unknown annotator has the index -1 and gets the
-        mean theta of the pool.
+        The result has the shape (n_judgments,). ``annotator`` has the index of each judgment's annotator. An unknown
+        annotator has the index -1 and gets the mean theta of the pool.
         """
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
@@ -189,17 +189,17 @@ class BiasTerm(torch.nn.Module):
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Set theta of all annotators to ``shared_bias``, of shape (n_attributes,), through the first learned part."""
+        """Using the first learned part, set every annotator's theta to ``shared_bias``, of shape (n_attributes,)."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)
 
     def start_at(self, theta: Tensor) -> None:
-        """Set the parts so that theta equals a given theta of shape (n_annotators, n_attributes).
+        """Set the parts so that theta equals a given array of shape (n_annotators, n_attributes).
 
         The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each of these
-        parameters is set to a mean over annotators with learned theta: the mean of theta minus the parameters that are
-        already set. If the bias term has no deviations, it may represent ``theta`` only approximately. The method
+        parameters is set to a mean over annotators with learned theta: the mean of theta minus the parameters that have
+        been set already. If the bias term has no deviations, it may represent ``theta`` only approximately. The method
         ignores rows of annotators whose mask is 0.
 
         Examples
@@ -246,8 +246,8 @@ class BiasTerm(torch.nn.Module):
     def summary(self) -> BiasSummary:
         """Parameters, theta, mean of theta and deviations from this mean, by name.
 
-        The division of theta into ``parameters`` depends on the course of training. The votes do not identify
-        ``theta_mean``, which the anchor determines. In a connected pool the votes identify ``centred_deviations``; the
+        How theta is divided into ``parameters`` depends on the course of training. The votes do not identify
+        ``theta_mean``, which the anchor determines. In a connected pool, the votes identify ``centred_deviations``; the
         mean of the parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
 
         Examples
@@ -280,7 +280,7 @@ class BiasTerm(torch.nn.Module):
         }
 
     def save(self, folder: str | os.PathLike[str], extra: Json | None = None) -> None:
-        """Write ``bias.safetensors``, then ``bias.json`` with its checksum, the names of its rows and ``extra``."""
+        """Write ``bias.safetensors``, and then ``bias.json`` with a checksum, the row names, and ``extra``."""
         folder = Path(folder)
         state = self.state_dict().items()
         content = tensors_to_bytes({name: tensor.cpu().contiguous() for name, tensor in state})
@@ -299,7 +299,7 @@ class BiasTerm(torch.nn.Module):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BiasTerm:
-        """Read the files that `save` wrote, without rounding; raise `BiasFileError` if they are missing or damaged."""
+        """Read the files written by `save`, without rounding; raise `BiasFileError` if files are missing or damaged."""
         folder = Path(folder)
         try:
             content = (folder / TENSORS_FILE).read_bytes()

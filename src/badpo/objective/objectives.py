@@ -1,4 +1,4 @@
-r"""Objectives: the weights of the judgments of an optimizer step and their normaliser.
+r"""Objectives: the judgment weights in an optimizer step, and the normaliser of these weights.
 
 An objective is called once for each optimizer step, before the forward passes, with the judgments of the whole step:
 
@@ -52,7 +52,7 @@ class Step:
 
     @classmethod
     def of(cls, batches: Sequence[Tensors]) -> Step:
-        """Join micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
+        """Join micro-batches that have the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
         names = ("sign", "annotator", "delta", "weight")
         return cls(*(torch.cat([batch[name] for batch in batches]) for name in names))
 
@@ -63,8 +63,8 @@ class Step:
 class VoteWeights:
     """Weight every judgment by its weight in the votes table: DPO and BA-DPO.
 
-    If all weights are 1, the loss is the mean over the judgments of the step, Eq. `barp_dpo_loss`. A vote of weight 2
-    counts as two equal votes. Other objectives extend this class; their state is saved with every checkpoint.
+    If all weights are 1, the loss is the mean over the step's judgments, Eq. `barp_dpo_loss`. A vote of weight 2 counts
+    as two equal votes. Other objectives extend this class; their state is saved with every checkpoint.
 
     Attributes
     ----------
@@ -88,15 +88,15 @@ class VoteWeights:
     follows_votes = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the weights of the votes, (n_judgments,), and their sum as the normaliser, both float64.
+        """Return the vote weights, of shape (n_judgments,), and their sum as the normaliser, both in float64.
 
-        The normaliser is 0 for a process without judgments in the step.
+        If a process has no judgments in the step, its normaliser is 0.
         """
         weights = step.vote_weight.double()
         return weights, weights.sum()
 
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
-        """Weight of each token's log-ratio in the margin, for responses a and b of each comparison.
+        """For responses a and b of each comparison, return the weight of each token's log-ratio in the margin.
 
         ``lengths`` (n_comparisons, 2) has the numbers of tokens, ``comparison`` has the positions of the comparisons
         in the training data, and ``step`` is the number of earlier optimizer steps.
@@ -104,7 +104,7 @@ class VoteWeights:
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """Return the weight 1 for every token of a response; ``n_other`` is the other response's number of tokens."""
+        """Return a weight of 1 for every token of a response; ``n_other`` is the other response's token count."""
         return np.ones(n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
@@ -112,18 +112,18 @@ class VoteWeights:
         return judgment_loss(margins, bias_logits, sign)
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Update the state with the votes of the whole step; every process passes the same votes after the step."""
+        """Update the state with the votes of the whole step; after the step, every process passes the same votes."""
 
     def metrics(self) -> Metrics:
-        """Return figures about the state of the objective for the log."""
+        """Return figures for the log that describe the objective's state."""
         return {}
 
     def state_dict(self) -> Tensors:
-        """Return the tensors that a resumed run needs in addition to the seed and the step number."""
+        """Return the tensors that a resumed run needs in addition to the seed and step number."""
         return {}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Restore the state of a checkpoint; raise `ValueError` if it belongs to another objective."""
+        """Restore the state from a checkpoint; raise `ValueError` if the state belongs to another objective."""
         saved = {name: list(values.shape) for name, values in state.items()}
         needed = {name: list(values.shape) for name, values in self.state_dict().items()}
         if saved != needed:
@@ -136,12 +136,12 @@ class VoteWeights:
 Objective = VoteWeights  # the trainer calls any objective through this interface
 
 
-# Smallest weight of a group, before the weights are divided by their mean.
+# Smallest group weight, before the weights are divided by their mean.
 SMALLEST_WEIGHT = 1e-4
 
 
 class GroupWeights(VoteWeights):
-    r"""Weights of annotator groups, which exponentiated-gradient steps update from the groups' losses.
+    r"""Weights of annotator groups, updated from the groups' losses by exponentiated-gradient steps.
 
     .. math:: \mathcal{L} = \frac{\sum_j q_{g(j)} w_j \ell_j}{\sum_j q_{g(j)} w_j}, \qquad
         q_g \leftarrow q_g\, e^{\eta \bar\ell_g}
@@ -184,7 +184,7 @@ class GroupWeights(VoteWeights):
         return weights, weights.sum()
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Update the weights of the groups that have a judgment in the step."""
+        """Update the weights of the groups with a judgment in the step."""
         losses = votes.loss.double()
         columns = torch.stack([losses, torch.ones_like(losses)], dim=1)
         sums = torch.zeros(self.n_groups, 2, dtype=torch.float64)
@@ -195,7 +195,7 @@ class GroupWeights(VoteWeights):
         self._weight /= self._weight.mean()
 
     def metrics(self) -> Metrics:
-        """Standard deviation and maximum of the weights, rounded to two decimal places to protect annotators."""
+        """Standard deviation and maximum of the weights, rounded to two decimals to protect annotators' privacy."""
         spread, most = self._weight.std(correction=0).item(), self._weight.max().item()
         return {"groups/weight_sd": round(spread, 2), "groups/weight_max": round(most, 2)}
 
@@ -210,11 +210,11 @@ class GroupWeights(VoteWeights):
 
 
 class SampledTokens(VoteWeights):
-    """SamPO: the longer response contributes a random sample of as many tokens as the shorter response has.
+    """SamPO: from the longer response, only a random sample with as many tokens as the shorter response counts.
 
     Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
-    and the comparison. The sample is therefore the same for every division into micro-batches, for any number of
-    processes, and in a resumed run.
+    and the comparison. The sample is therefore the same however the step is divided into micro-batches, for any number
+    of processes, and in a resumed run.
 
     References
     ----------
@@ -234,7 +234,7 @@ class SampledTokens(VoteWeights):
         self.seed = int(seed)
 
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
-        """Return 1 for a sampled token and 0 for any other token."""
+        """Return 1 for each sampled token and 0 for all other tokens."""
         weights = []
         for pair, place in zip(lengths, comparison, strict=True):
             rng = np.random.default_rng([self.seed, step, int(place)])
@@ -244,7 +244,7 @@ class SampledTokens(VoteWeights):
 
 
 class DiscountedTail(VoteWeights):
-    """LD-DPO: tokens beyond the length of the shorter response have the weight ``alpha`` (``ld_alpha`` in TRL).
+    """LD-DPO: tokens beyond the shorter response's length have the weight ``alpha`` (``ld_alpha`` in TRL).
 
     With ``alpha`` 1 the objective is DPO.
 
@@ -271,7 +271,7 @@ class DiscountedTail(VoteWeights):
 
 
 class IdentityPreference(VoteWeights):
-    r"""IPO with the bias term: a squared loss of the mean log-ratio per token instead of a likelihood.
+    r"""IPO with the bias term: a squared loss on the mean log-ratio per token instead of a likelihood.
 
     .. math:: \ell = \left(\frac{s\,(u + b) - 1/2}{\beta}\right)^2
 
@@ -306,15 +306,15 @@ class IdentityPreference(VoteWeights):
 
 
 class PlaceboWeights(VoteWeights):
-    r"""DPO on votes whose weights cancel the shared bias toward the declared attributes: the placebo for real votes.
+    r"""DPO with vote weights that cancel the shared bias toward the declared attributes: the placebo for real votes.
 
     .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
 
     Here theta is the bias that balances the votes for and against each attribute, given the quality that the policy
     has learned (`fit_balancing_bias`). Before training, the margins are zero, and theta is the bias that the votes
-    show without regard to quality. When the margins equal the quality of the responses, theta is the bias beside this
-    quality, and the weighted votes are distributed as votes without bias. The policy's own tilt is removed from the
-    margins, so that theta never follows this tilt.
+    show without regard to quality. When the margins equal the quality of the responses, theta is the bias that remains
+    in addition to this quality, and the weighted votes are distributed like votes without bias. The policy's own tilt
+    is removed from the margins, so theta never follows this tilt.
 
     If the attribute has merit, the weights remove this merit too, like BA-DPO with the reference as its anchor.
 
@@ -346,7 +346,7 @@ class PlaceboWeights(VoteWeights):
         return torch.exp(-sign.double() * (delta.double() @ self._theta) / 2)
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Add the votes of a step, and update theta from the latest votes every few steps."""
+        """Add the votes of a step; every few steps, update theta from the latest votes."""
         vote_weight = votes.weight / self._cancelling_weights(votes.sign, votes.delta)
         latest = self._window.add(replace(votes, weight=vote_weight))
         if latest is None:
@@ -372,13 +372,13 @@ class PlaceboWeights(VoteWeights):
 
 
 def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor) -> Tensor:
-    r"""Fit theta so that weighted votes have no gradient of DPO's loss along any attribute; (n_attributes,), float64.
+    r"""Fit theta such that, along every attribute, the gradient of DPO's loss on the weighted votes is zero.
 
     .. math:: \sum_j w_j\, e^{-s_j \theta \cdot d_j / 2}\, \sigma(-s_j u_j)\, s_j d_j = 0
 
-    The solution of the equation is the minimum of a convex function. A weak prior keeps theta finite if all votes have
-    the same direction (`badpo.theory.bias_fit.fit_shared_bias`). If the votes have the probabilities :math:`\sigma(s (u
-    + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
+    The result is float64 of shape (n_attributes,). The solution of the equation is the minimum of a convex function. A
+    weak prior keeps theta finite if all votes have the same direction (`badpo.theory.bias_fit.fit_shared_bias`). If the
+    votes have the probabilities :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
 
     Examples
     --------
@@ -404,7 +404,7 @@ def votes_of(judgments: Judgments) -> Step:
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Number the annotators' groups from 0: their classes or, for "annotator", one group for each annotator."""
+    """Number the groups from 0; a group is a class of annotators or, for "annotator", a single annotator."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":

@@ -1,6 +1,6 @@
 """Names of the objectives that a recipe, TRL's keys or a user's file can select.
 
-This module loads no torch, so that a recipe with an unknown objective is refused at once.
+This module does not load torch, so a recipe with an unknown objective is rejected immediately.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from badpo.data.problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from badpo.objective.objectives import Objective
 
-# Baselines of `compare`: the DPO policy is trained with the weights of the votes in the table.
-# The placebo policy is trained with weights that cancel the shared bias of the votes.
+# Baselines of `compare`: the DPO policy is trained with the vote weights in the table.
+# The placebo policy is trained with weights that cancel the votes' shared bias.
 DPO, PLACEBO = "dpo", "placebo"
 
 
 def _objectives() -> ModuleType:
-    """Import the module of the objectives, which loads torch."""
+    """Import the module with the objectives, which loads torch."""
     return importlib.import_module("badpo.objective.objectives")
 
 
-# Functions that create an objective from the training judgments and the run's settings, by the objective's name.
-# Each function takes the judgments, the seed and the beta of the run, and the objective's settings from the recipe.
+# For each objective's name, a function that creates the objective from the training judgments and the run's settings.
+# Each function takes the judgments, the run's seed and beta, and the objective's settings from the recipe.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
@@ -49,7 +49,7 @@ _TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
 
 
 def objective_of_loss(loss_type: object) -> str | None:
-    """Name in `OBJECTIVES` of the loss that TRL's key ``loss_type`` selects; None if there is no such objective."""
+    """Name in `OBJECTIVES` for the loss that TRL's key ``loss_type`` selects; None if there is no such objective."""
     losses = [loss_type] if isinstance(loss_type, str) else loss_type
     if not isinstance(losses, list) or len(losses) != 1:
         return None
@@ -79,7 +79,7 @@ def require_known(name: str, further: Sequence[str] = ()) -> None:
 
 
 def add_objectives(path: str | Path) -> None:
-    """Add the objectives of a user's Python file, which has a dictionary ``OBJECTIVES`` like the one of this module.
+    """Add the objectives from a user's Python file, which has a dictionary ``OBJECTIVES`` like the one in this module.
 
     Only a command-line option or a function call can name the file; a recipe or a run folder cannot.
     """
@@ -98,7 +98,7 @@ def add_objectives(path: str | Path) -> None:
 
 
 def make_objective(block: Json, judgments: Judgments, seed: int, beta: float) -> Objective:
-    """Create the objective that ``block`` names, with its settings; raise `ConfigError` for wrong settings."""
+    """Create the objective that ``block`` names, with its settings; raise `ConfigError` if the settings are wrong."""
     settings = dict(block)
     require_known(name := settings.pop("name"))
     try:

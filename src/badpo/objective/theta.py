@@ -1,4 +1,4 @@
-"""Rules that move theta during training: the anchored fit, which is the default, and the paper's Adam.
+"""Rules that move theta during training: the anchored fit, which is the default, and the paper's Adam rule.
 
 The trainer calls the rule once after every optimizer step, with the votes of the whole step and the policy's margins
 for these votes. During training, nothing except this rule changes the learned parts of a `BiasTerm`.
@@ -25,7 +25,7 @@ STEPS_BETWEEN_FITS = 4
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes with the policy's margin of response a over b and with their losses; float64 except for ``annotator``."""
+    """Votes, the policy's margins of response a over b, and the losses; all in float64 except for ``annotator``."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
@@ -38,7 +38,7 @@ class JudgedVotes:
     def on_processor(
         cls, annotator: Tensor, sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor, loss: Tensor
     ) -> JudgedVotes:
-        """Copy tensors of any device and precision to the CPU."""
+        """Copy tensors from any device and with any precision to the CPU."""
         numbers = (
             each.detach().to("cpu", torch.float64) for each in (sign, delta, weight, margin, loss)
         )
@@ -84,7 +84,7 @@ class VoteWindow:
 
 
 class AdamSteps:
-    """The paper's rule: an Adam optimizer with a constant rate and without clipping moves theta."""
+    """The paper's rule: an Adam optimizer moves theta at a constant learning rate and without clipping."""
 
     takes_gradient = True
 
@@ -93,7 +93,7 @@ class AdamSteps:
         self.optimizer = torch.optim.Adam(list(bias.parameters()), lr=learning_rate)
 
     def step(self, votes: JudgedVotes | None) -> None:
-        """Take an Adam step, unless a gradient scaler skipped the optimizer step, which ``votes=None`` indicates."""
+        """Take an Adam step, unless ``votes=None`` indicates that a gradient scaler skipped the optimizer step."""
         if votes is not None:
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -126,7 +126,7 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 class AnchoredFit:
-    r"""The default rule for theta: theta is the bias of the votes, given the quality that the policy has learned.
+    r"""The default rule: theta is the bias of the votes, given the quality that the policy has learned.
 
     .. math:: \theta_k(t) = \hat\theta_k + \hat\theta_W(u - D a) - \hat\theta_W(0)
 
@@ -166,7 +166,7 @@ class AnchoredFit:
         parameter.copy_(self._first + self._estimate_growth(votes).to(parameter))
 
     def _design(self, votes: JudgedVotes) -> Tensor:
-        """Return the design columns of the shared bias and, if there are gold annotators, of the attributes' merit."""
+        """Return design columns for the shared bias and, if there are gold annotators, for the attributes' merit."""
         if self._free.all():
             return votes.delta
         is_free = torch.cat([self._free, torch.ones(1, dtype=torch.bool)])[votes.annotator]
@@ -187,7 +187,7 @@ class AnchoredFit:
         return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
-        """Fit theta before the first training step; return an array of shape (n_annotators, n_attributes)."""
+        """Fit theta before the first training step, and return an array of shape (n_annotators, n_attributes)."""
         n, q = self.start.shape
         groupings = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
         used = [grouping.cpu() for part, grouping in groupings.items() if part in self.bias.parts]
@@ -203,7 +203,7 @@ class AnchoredFit:
         return theta
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Latest votes, number of optimizer steps and initial theta, as named tensors."""
+        """Latest votes, number of optimizer steps, and initial theta as named tensors."""
         state = {"start": self.start, "first": self._first}
         return {
             name: value.cpu().contiguous().clone() for name, value in state.items()

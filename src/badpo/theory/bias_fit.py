@@ -1,8 +1,8 @@
 r"""Fit theta to the votes, given the policy's margins.
 
-All differences are those of response a minus response b, as in `badpo.theory.likelihood`. The shared bias is the part
-of theta that all annotators share: one number for each attribute. The functions use a loss only through its first and
-second derivative with respect to the logit.
+All differences are response a minus response b, as in `badpo.theory.likelihood`. The shared bias is the part of theta
+that all annotators share: one number for each attribute. The functions use a loss only through its first and second
+derivative with respect to the logit.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from badpo.theory.summaries import Interval, interval_from_influence
 
-# Standard deviation of the weak normal prior of theta, in log-odds for the typical difference of an attribute.
-# The prior keeps theta finite if all votes have the same direction.
+# Standard deviation of the weak normal prior for theta, in log-odds for a typical difference in an attribute.
+# The prior keeps theta finite if all votes go in the same direction.
 # The weak prior changes an estimate of 1 from 100 votes by less than 0.003.
 PRIOR_SD = 5.0
-# Newton's method: number of steps, largest step in log-odds, and length of the last step.
+# Newton's method: largest number of steps, largest step in log-odds, and step length at which the method ends.
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
-# Alternations between fitting the shared bias and fitting the offsets of the groups.
+# Number of times that fitting alternates between the shared bias and the group offsets.
 ROUNDS = 5
 
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -29,7 +29,7 @@ def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor
     """Return a function of the logits that computes the first and second derivative of each judgment's loss.
 
     ``losses(margins, bias_logits, sign)`` is elementwise, like `badpo.theory.likelihood.judgment_loss`. A negative
-    second derivative is replaced with 0, so that a Newton step never increases a loss that is not convex.
+    second derivative is replaced with 0, so a Newton step never increases a loss that is not convex.
 
     Examples
     --------
@@ -52,9 +52,9 @@ def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor
 
 
 def prior_precision(delta: Tensor) -> Tensor:
-    """Precision of the weak prior of each attribute's theta, of shape (n_attributes,).
+    """Return the precision, of shape (n_attributes,), of the weak prior for each attribute's theta.
 
-    The standard deviation is `PRIOR_SD` divided by the root mean square of the attribute's nonzero differences.
+    The prior's standard deviation is `PRIOR_SD` divided by the root mean square of the attribute's nonzero differences.
     """
     n_cross = (delta != 0).sum(dim=0).clamp(min=1)
     return delta.square().sum(dim=0) / n_cross / PRIOR_SD**2 + torch.finfo(delta.dtype).tiny
@@ -63,7 +63,7 @@ def prior_precision(delta: Tensor) -> Tensor:
 def fit_shared_bias(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, start: Tensor | None = None
 ) -> Tensor:
-    r"""Fit the shared bias by Newton's method, given known offsets of the logits.
+    r"""Fit the shared bias by Newton's method for known offsets of the logits.
 
     .. math:: \hat\theta = \arg\min_\theta \sum_j w_j\, \ell(o_j + \theta^\top d_j) + \tfrac12 \sum_i p_i \theta_i^2
 
@@ -141,10 +141,10 @@ def shared_bias_intervals(
 
 
 def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
-    r"""The policy's tilt: least-squares coefficients of the margins on the attribute differences, (n_attributes,).
+    r"""Compute the policy's tilt: the least-squares coefficients of the margins on the attribute differences.
 
-    If the difference of a single attribute is +1, 0 or -1, the tilt is the mean margin toward the attribute on
-    cross-group judgments.
+    The result has the shape (n_attributes,). If there is one attribute, with differences of +1, 0 or -1, the tilt is
+    the mean margin toward the attribute on cross-group judgments.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
 def shared_bias_growth(
     slopes: Slopes, design: Tensor, offset: Tensor, weight: Tensor, quality: Tensor
 ) -> Tensor:
-    r"""Change of the estimated shared bias if the quality that the policy has learned is added to the logits.
+    r"""Change in the estimated shared bias after the quality that the policy has learned is added to the logits.
 
     The result has one entry for each column of ``design``:
 
@@ -185,10 +185,10 @@ def shared_bias_growth(
 def shrink_offsets(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, group: Tensor, n_groups: int
 ) -> Tensor:
-    r"""Deviation of each group's theta from the common theta, shrunk by an estimated variance; (n_groups, q).
+    r"""For each group, the deviation of theta from the common theta, shrunk by an estimated variance.
 
-    The logits at the common theta are ``offset``. The formulas contain the score :math:`g_k` and the information
-    :math:`H_k` of the votes of group k at the common theta.
+    The result has the shape (n_groups, q). The logits at the common theta are ``offset``. The formulas contain the
+    score :math:`g_k` and the information :math:`H_k` of the votes of group k at the common theta.
 
     .. math:: \hat\tau^2 = \max\Bigl(0, \frac{\sum_k g_k^2 / H_k - (n - 1)}{\sum_k H_k}\Bigr), \qquad
         \hat d_k = \arg\min_d \sum_{j \in k} w_j\, \ell(o_j + d^\top \delta_j)
@@ -247,7 +247,7 @@ def fit_theta(
     weight: Tensor,
     groups: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
-    """Fit the shared bias and the offsets of groups from the shared bias, for margins of zero.
+    """For margins of zero, fit the shared bias and the groups' offsets from the shared bias.
 
     ``design`` has the columns of the shared bias (`fit_shared_bias`); the first columns are those of the attributes.
     ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest: the group number of every

@@ -1,4 +1,4 @@
-r"""Find the annotators' parameters that the votes identify, and the parameters that the votes leave free.
+r"""Find which of the annotators' parameters the votes identify, and which parameters the votes leave free.
 
 The probability of a judgment depends only on the logit u_c + theta_k . d_j (times the sign of the vote). Two
 parameter vectors therefore give every judgment the same probability if and only if their difference solves
@@ -31,8 +31,8 @@ from badpo.theory import Array, Bools, Floats, Ints
 
 # Coefficients whose relative size is smaller than this value are rounding errors.
 NEGLIGIBLE = 1e-10
-# Number of Newton steps after which most annotators with a finite theta are recognized.
-# Linear programs decide whether theta is finite for the annotators that the Newton steps do not recognize.
+# After this many Newton steps, most annotators with a finite theta are recognized.
+# For annotators that the Newton steps do not recognize, linear programs decide whether theta is finite.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def annotator_components(
 def informative_judgments(
     comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
 ) -> Bools:
-    """Mark the judgments with information about annotators' biases if each comparison's quality difference is unknown.
+    """If comparisons' quality differences are unknown, mark the judgments with information about annotators' biases.
 
     A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and if
     these votes come from different annotators or have different attribute differences. Given the number of votes for
@@ -157,7 +157,7 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""Range of attributes' coefficients in combinations that separate an annotator's chosen from the rejected sides.
+    r"""Find the range of attribute coefficients in combinations that separate an annotator's chosen and rejected sides.
 
     If a combination v of attributes, with entries between -1 and 1, has :math:`s_j\, d_j \cdot v \ge 0` for all votes
     of an annotator, the likelihood of these votes never falls in the direction of v. Either the maximum likelihood
@@ -206,8 +206,8 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
     r"""Find annotators whose votes no attribute combination separates: some w > 0 has :math:`\sum_j w_j s_j d_j = 0`.
 
-    If no combination of attributes separates an annotator's chosen from the rejected sides, the votes identify the
-    annotator's bias toward every attribute. The search starts from the weights :math:`e^{-s_j d_j \cdot v}` and
+    If no combination of attributes separates an annotator's chosen sides from the rejected sides, the votes identify
+    the annotator's bias toward every attribute. The search starts from the weights :math:`e^{-s_j d_j \cdot v}` and
     minimizes their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all votes, the weights multiplied by
     :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
     """
@@ -230,7 +230,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
 
 @dataclass(frozen=True)
 class FreeDirections:
-    """Directions of theta whose effect on every judgment can be cancelled by a change of the margins.
+    """Directions of theta whose effect on every judgment can be cancelled by a change in the margins.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ class FreeDirections:
         return np.asarray(is_fixed.reshape(self.n_annotators, self.n_attributes))
 
     def difference_groups(self) -> Ints:
-        """Label of every annotator's group for each attribute, of shape (n_annotators, n_attributes).
+        """Label each annotator's group for every attribute, in an array of shape (n_annotators, n_attributes).
 
         The votes identify the difference between two annotators' thetas toward an attribute if and only if both
         annotators have the same group label for this attribute.
@@ -353,7 +353,7 @@ def bias_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr
 
 
 def null_basis(equations: sparse.sparray) -> sparse.csr_array:
-    """Linearly independent solutions x of ``equations @ x = 0``, one in each column.
+    """Return linearly independent solutions x of ``equations @ x = 0``, one per column.
 
     Returns
     -------
@@ -391,7 +391,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
-    """Solve dense homogeneous equations in which every unknown occurs; the largest entry of each solution is 1."""
+    """Solve a dense homogeneous system in which every unknown occurs; the largest entry of each solution is 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)

@@ -1,7 +1,7 @@
 r"""The likelihood of a judgment, given the policy's margin and the annotator's bias.
 
-All differences are differences of response a minus response b. The vote enters as a sign s, which is +1 if the
-annotator chose response a and -1 if they chose response b:
+All differences are response a minus response b. The vote enters as a sign s, which is +1 if the annotator chose
+response a and -1 if they chose response b:
 
 .. math:: L_j = s_j (u_{c_j} + \theta_{k_j}^\top d_j), \qquad \ell_j = -\log \sigma(L_j)
 
@@ -141,10 +141,10 @@ def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
 
 
 def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Weight of a vote in the gradient, sigma(-s (u + b)): the probability of the opposite vote.
+    r"""Weight of a vote in the gradient, sigma(-s (u + b)), which is the probability of the opposite vote.
 
-    The gradient of the loss with respect to the policy is -beta times the vote's weight times the gradient of the
-    winner's minus the loser's log-probability. The gradient with respect to theta is minus the vote's weight times s d.
+    With respect to the policy, the gradient of the loss is -beta times the vote's weight times the gradient of the
+    winner's log-probability minus the loser's. The gradient with respect to theta is minus the vote's weight times s d.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
 
 
 def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) -> Tensor:
-    r"""IPO loss with bias: squared distance of each vote's bias-adjusted margin from IPO's target.
+    r"""IPO loss with bias: squared distance between each vote's bias-adjusted margin and IPO's target.
 
     .. math:: \ell_j = \left(\frac{s_j (u_{c_j} + b_j)}{\beta} - \frac{1}{2\beta}\right)^2
 

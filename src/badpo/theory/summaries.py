@@ -1,8 +1,8 @@
-r"""Summaries of measurements: intervals over seeds, share removed, intervals of proportions and of ratios.
+r"""Summaries of measurements: intervals over seeds, shares removed, and intervals of proportions and ratios.
 
-There are two sources of variation. Training seeds give a few independent runs, so their interval is Student's t
-interval. The rows of one run (votes, prompts, tokens) are clustered, so their interval is cluster-robust: the rows of
-one prompt are not independent.
+There are two sources of variation. Training seeds give a few independent runs, so the interval over seeds is Student's
+t interval. The rows of one run (votes, prompts, tokens) are clustered, because the rows of one prompt are not
+independent, so their interval is cluster-robust.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the length of the interval, which tables show after the plus-minus sign."""
+        """Half of the interval's length, which tables show after the plus-minus sign."""
         return (self.high - self.low) / 2
 
     def excludes(self, value: float) -> bool:
@@ -67,7 +67,7 @@ def t_interval(values: ArrayLike) -> Interval:
 
 
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Share of DPO's shift from the reference that another training arm removes, for each seed.
+    r"""For each seed, the share of DPO's shift from the reference that another training arm removes.
 
     .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
 
@@ -95,8 +95,8 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
 def shift(arm: ArrayLike, reference: float) -> Interval:
     """Shift of a training arm's metric from the reference's metric, averaged over the arm's seeds.
 
-    The reference is measured once, and its value is taken as exact, as in the paper. Report a share removed only if the
-    interval of DPO's shift does not contain 0 (``excludes(0.0)``).
+    As in the paper, the reference is measured once and its value is treated as exact. Report a share removed only if
+    the interval of DPO's shift does not contain 0 (``excludes(0.0)``).
 
     References
     ----------
@@ -111,7 +111,7 @@ def shift(arm: ArrayLike, reference: float) -> Interval:
 
 
 def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Difference between a rate and the reference's rate in log-odds.
+    r"""Difference, in log-odds, between a rate and the reference's rate.
 
     .. math:: \operatorname{logit} p - \operatorname{logit} p_{ref}
 
@@ -236,7 +236,7 @@ def cluster_difference(
 def ratio_of_sums(
     numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None
 ) -> Interval:
-    r"""Ratio of two sums, such as nats per token, with an interval by linearization.
+    r"""Ratio of two sums, such as nats per token, with an interval from linearization.
 
     .. math:: R = \frac{\sum_i x_i}{\sum_i y_i}
 
@@ -259,11 +259,11 @@ def ratio_of_sums(
 def sums_by_cluster(
     numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike
 ) -> tuple[Floats, Floats]:
-    """Sums of the rows of each cluster, in the order of the clusters' labels.
+    """Sum the rows of each cluster, in the order of the cluster labels.
 
     `ratio_of_sums` of the sums equals `ratio_of_sums` of the rows with the same clusters. To compare two policies that
-    were measured on the same rows, pass the difference of their numerators to `ratio_of_sums`. This comparison of the
-    policies is paired by row.
+    were measured on the same rows, pass the difference of their numerators to `ratio_of_sums`. The two policies are
+    then compared row by row.
 
     Examples
     --------
@@ -284,7 +284,7 @@ def length_matched_mean(
     n_bins: int = 5,
     clusters: ArrayLike | None = None,
 ) -> Interval:
-    r"""Mean over answers, reweighted so that the answers' lengths have the distribution of the reference's lengths.
+    r"""Mean over answers, reweighted so that their lengths have the same distribution as the reference's lengths.
 
     .. math:: \sum_b w_b\, \bar{x}_b
 
@@ -329,7 +329,7 @@ def length_matched_mean(
 
 
 def interval_from_influence(estimate: float, influence: Floats, clusters: ArrayLike | None) -> Interval:
-    """Student's t interval of an estimate from the influence of each row, summed within clusters."""
+    """Student's t interval of an estimate, computed from the rows' influence, which is summed within clusters."""
     labels = np.arange(len(influence)) if clusters is None else clusters
     sums = np.bincount(np.unique(labels, return_inverse=True)[1], influence)
     n = len(sums)

@@ -1,7 +1,7 @@
-r"""Tilt a policy so that its rate of an attribute equals a target.
+r"""Tilt a policy so that the rate of an attribute equals a target.
 
-The votes leave one number free for each attribute: adding c to the margin of every response with the attribute and
-subtracting c from every annotator's bias changes no probability of a vote. The tilted policy is
+The votes leave one number free for each attribute: if c is added to the margin of every response with the attribute and
+subtracted from every annotator's bias, the probability of every vote stays the same. The tilted policy is
 
 .. math:: \pi_c(y \mid x) \propto \pi(y \mid x) \exp(c^\top g(y) / \beta)
 
@@ -26,13 +26,13 @@ RATE_TOLERANCE = 1e-10
 SHOW_IT = (
     "anchor a policy that sometimes produces the attribute, or give prompts that ask for it (--prompts)"
 )
-# Shifts differ only by rounding if the sum of their squared distances from their mean is smaller than this number.
+# Shifts differ only by rounding if their squared distances from the mean have a sum below this number.
 _SAME = 1e-20
 
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """Shift that a training stage achieves as a linear function of the intended shift, both in log-odds.
+    """Line that predicts a training stage's achieved shift from the intended shift, both in log-odds.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
 def shift_to_targets(
     log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] = ()
 ) -> Floats:
-    r"""Compute the shift of each attribute with which the rates of all attributes equal their targets.
+    r"""Compute the shift of each attribute at which the rates of all attributes equal their targets.
 
     The shift is the minimum of a convex function, whose gradient is the rates minus their targets:
 
@@ -162,7 +162,7 @@ def shift_to_targets(
         while missing(-reach) > 0 or missing(reach) < 0:
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
-    # the initial value is the solution if the log-odds are equal for all prompts and the attributes are independent
+    # the initial value is the solution if all prompts have the same log-odds and the attributes are independent
     solution = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
     if np.abs(solution.fun).max() < RATE_TOLERANCE:
         return np.asarray(solution.x)
@@ -173,7 +173,7 @@ def shift_to_targets(
 
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
-    """Fit the least-squares line that predicts the achieved shifts of one attribute from the intended shifts.
+    """Fit the least-squares line that predicts one attribute's achieved shifts from the intended shifts.
 
     References
     ----------
