@@ -89,7 +89,7 @@ def sample(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Generation]:
-    """Sample one answer to each prompt, which is given as token ids.
+    """Sample one answer to each prompt, with the prompts given as token ids.
 
     The random numbers of a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
     and the other prompts therefore change an answer only by rounding, and two policies with the same seed use the same

@@ -1,4 +1,4 @@
-"""Accuracy of a policy's margins on held-out votes, for cross-group and for same-group comparisons.
+"""Accuracy of a policy's margins on held-out votes, separately for cross-group and same-group comparisons.
 
 A policy that has learned the annotators' bias predicts their votes better on cross-group comparisons. The gap is the
 cross-group accuracy minus the same-group accuracy; it is near zero if the policy has not learned the bias.
@@ -49,7 +49,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
 
 
 def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
-    """Compute the accuracy and number of same-group and cross-group votes, and the gap with a clustered interval."""
+    """Compute accuracies and counts of same-group and cross-group votes, and the gap with a clustered interval."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
         same=cluster_mean(correct[~cross]).estimate,
@@ -248,7 +248,7 @@ def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments
 
 
 def align_theta(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) -> Floats:
-    """Return theta in the order of ``judgments.annotators``; annotators without a theta get the mean of the pool."""
+    """Return theta in the order of ``judgments.annotators``; annotators without a theta get the pool mean."""
     with_mean = np.vstack([theta, theta.mean(axis=0)])
     rows = pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])
     aligned: Floats = with_mean[rows]

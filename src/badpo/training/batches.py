@@ -2,7 +2,7 @@
 
 The judgments of an optimizer step are selected for all processes together and depend only on the seed and the step.
 The judgments of a step are then divided into micro-batches. All votes of a step on the same comparison are in the same
-micro-batch, so that the comparison goes through the model once.
+micro-batch, so that the comparison goes through the model only once.
 """
 
 # mypy does not analyze torch, so torch classes have no types
@@ -189,7 +189,7 @@ class ComparisonCollator:
 
 
 def evaluation_batches(judgments: Judgments, args: TrainingArguments) -> list[np.ndarray]:
-    """Return the micro-batches with which one process evaluates its share of the judgments, sorted by comparison.
+    """Return the micro-batches in which one process evaluates its share of the judgments, sorted by comparison.
 
     All processes have the same number of micro-batches, because every process must take part when sharded weights are
     gathered.

@@ -65,7 +65,7 @@ from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Properties that a run and its checkpoints must share, by name, as JSON.
+# Properties, by name and in JSON form, that a run and its checkpoints must share.
 Facts = Json
 
 # Packages whose code determines the results of a run (`CODE`), and all packages whose versions a run records.
@@ -82,7 +82,7 @@ class BiasRun(Protocol):
 
 
 class Environment(TypedDict):
-    """Command and package versions that reproduce a run, without the name of the machine."""
+    """Command and package versions that reproduce a run, without the machine's name."""
 
     command: str
     python: str
@@ -157,7 +157,7 @@ def _flush_tree(folder: Path) -> None:
 
 
 def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
-    """Write the manifest ``run.json`` of a finished run, with checksums of the files of the run and of its model.
+    """Write the manifest ``run.json`` of a finished run, with checksums of the run's files and the model's files.
 
     The manifest does not include the model card, because every evaluation of the run rewrites the card.
     """
@@ -332,7 +332,7 @@ def _digest(content: bytes) -> str:
 
 
 def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
-    """Describe each fact that differs between a checkpoint and the run that resumes from the checkpoint."""
+    """Describe each fact that differs between a checkpoint and the run resuming from the checkpoint."""
     return {
         name: f"{name} was {before.get(name)}, is now {now.get(name)}"
         for name in sorted({*before, *now})
@@ -458,7 +458,7 @@ def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
 
 
 def collect_bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
-    """Describe the votes from which a bias term is learned."""
+    """Describe the votes from which a bias term learns."""
     gold = bias.mask.cpu().numpy() == 0
     return {
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
@@ -517,7 +517,7 @@ class RunCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Skip saving and evaluation if the run resumed from the checkpoint of its last step."""
+        """If the run resumed from the checkpoint of its last step, skip saving and evaluation."""
         if self._has_finished:
             control.should_save = control.should_evaluate = control.should_log = False
 
@@ -537,7 +537,7 @@ class RunCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if the run must stop after this step."""
+        """If the run must stop after this step, request a checkpoint."""
         control.should_save = control.should_save or bool(self.resume_command)
 
     def on_save(

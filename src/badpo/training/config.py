@@ -99,10 +99,10 @@ def lacks_float64() -> bool:
 
 
 def computes_in_bf16(use_cpu: bool) -> bool:
-    """Whether training uses bf16 autocast by default, which is the case if the GPU supports bf16.
+    """Whether training uses bf16 autocast by default: only on a GPU that supports bf16.
 
-    The trained weights keep the precision in which they were loaded. The supervised stage and the preference stage of a
-    run both use this function.
+    Trained weights keep the precision in which the weights were loaded. The supervised stage and the preference stage
+    of a run both use this function.
     """
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
@@ -299,7 +299,7 @@ class BADPOConfig(TrainingArguments):
 
     @classmethod
     def find_errors(cls, **arguments: object) -> list[str]:
-        """Check the given arguments and return one sentence for each error; all other arguments have their defaults."""
+        """Check the given arguments and return one sentence for each error; all other arguments keep their defaults."""
         config = cls.__new__(cls)
         for f in fields(cls):
             default = f.default_factory() if callable(f.default_factory) else f.default

@@ -1,4 +1,4 @@
-"""Encode comparisons as token ids of prompts and responses.
+"""Encode comparisons as the token ids of their prompts and responses.
 
 The encoding ``trl`` gives the token ids of TRL's ``DPOTrainer``, so that runs of badpo and of TRL can be compared
 exactly. The encoding ``paper`` follows the BA-DPO paper: the chat template renders the prompt, a long prompt is cut
@@ -83,7 +83,7 @@ def render_chats(
 
 @contextmanager
 def limit_templates() -> Iterator[None]:
-    """Context manager that stops the rendering of a chat template after one minute."""
+    """Context manager that stops rendering a chat template after one minute."""
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
         @wraps(method)
@@ -118,7 +118,7 @@ def _run_bounded(tokenizer: PreTrainedTokenizerBase, render: Callable[[], Render
             errors.append(error)
 
     worker = threading.Thread(target=run, daemon=True)
-    # A single long operation in a chat template, such as a power of a large number, blocks all threads of Python.
+    # A single long operation in a chat template, such as raising a large number to a power, blocks all Python threads.
     # If a chat template blocks all threads, faulthandler ends the process.
     faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
     try:
@@ -160,12 +160,12 @@ class EncodedComparisons:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of each prompt plus response, as an array of shape (n_comparisons, 2)."""
+        """Number of tokens in each prompt plus response, as an array of shape (n_comparisons, 2)."""
         return np.array([len(p) + len(r) for p, r in self.pairs], dtype=np.int64).reshape(-1, 2)
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest prompt plus response in the data."""
+        """Number of tokens in the longest prompt plus response in the data."""
         return int(self.lengths.max(initial=0))
 
     @property
@@ -175,7 +175,7 @@ class EncodedComparisons:
         return np.array(list(map(np.array_equal, responses[0::2], responses[1::2])), dtype=bool)
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
-        """Return the comparisons at the positions ``index``, in the order of ``index``."""
+        """Return the comparisons at the positions in ``index``, in the same order."""
         pairs = [pair for i in index for pair in self.pairs[2 * i : 2 * i + 2]]
         return EncodedComparisons(pairs, self.fits[index], self.cut[index])
 
@@ -391,7 +391,7 @@ def _count_changed(
 def require_matching_tokenizer(
     pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, n_embeddings: int
 ) -> None:
-    """Raise `DataError` (E151) if a token id lies outside the model's embedding table."""
+    """Raise `DataError` (E151) if a token id is outside the model's embedding table."""
     largest = max((int(ids.max(initial=0)) for pair in pairs for ids in pair), default=0)
     if largest < n_embeddings:
         return

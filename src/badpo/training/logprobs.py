@@ -1,4 +1,4 @@
-"""Log-probabilities of response tokens, computed inside the model's own forward.
+"""Log-probabilities of response tokens, computed inside the model's own forward method.
 
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
 runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits, in portions
@@ -151,7 +151,7 @@ class _HiddenStates(BaseModelOutputWithPast):
 
 
 def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
-    """Convert hidden states of shape (n, hidden) to logits of shape (n, vocabulary) with the model's own forward."""
+    """Convert hidden states (n, hidden) to logits (n, vocabulary) with the model's own forward method."""
     states = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
 

@@ -25,7 +25,7 @@ THETA_METRIC = "bias/theta/"
 # Prefixes of metrics that describe annotators.
 _PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-# Maximum number of comparisons that an error message describes, and maximum number that it only lists by name.
+# Maximum numbers of comparisons that an error message describes and that it only lists by name.
 N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
@@ -73,7 +73,7 @@ class Tally:
         ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
-        # as long as all values are finite, only the number of non-finite values is copied from the device
+        # if all values are finite, only the number of non-finite values is copied from the device
         self._values: list[tuple[Tensor, Tensor]] = []
 
     def add(self, inputs: MicroBatch, margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
@@ -88,7 +88,7 @@ class Tally:
             (sign * margins, ones),
             (correct, ones),
             (sign * (margins + bias_logits) > 0, ones),
-            # the shares of the micro-batches of a step add up to 1, so the router loss is a mean over steps
+            # the micro-batch shares of a step add up to 1, so the router loss is a mean over steps
             (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored
@@ -165,7 +165,7 @@ class Tally:
     ) -> None:
         """Add up the sums of a step and the gradient of theta over all processes.
 
-        The sum of the gradients of theta over all processes replaces the gradient of this process. The gradients of
+        The sum of theta's gradients over all processes replaces the gradient of this process. The gradients of
         ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty, because the scaler
         has already found a gradient that is not finite, and training continues with a smaller scale.
         """

@@ -230,7 +230,7 @@ def describe_unreadable(name: str, error: Exception, kind: str = "a causal langu
 
 @contextlib.contextmanager
 def report_settings(name: str | Path, files: str) -> Iterator[None]:
-    """Context manager that converts a library's error about a model's settings to a `ConfigError` with the files."""
+    """Context manager that converts a library's error about model settings to a `ConfigError` that names the files."""
     try:
         yield
     except (ConfigError, OSError, SafetensorError):
@@ -293,7 +293,7 @@ def _require_lora(path: Path, content: Json) -> None:
     """Raise `ConfigError` unless each setting is one of `_LoraSettings`, empty, or the default of peft."""
     from peft import LoraConfig
 
-    # peft writes every setting of its version, most of them empty
+    # peft writes every setting that its version knows, most of them empty
     unset = {**LoraConfig().to_dict(), "peft_type": None}
     chosen = {key: value for key, value in content.items() if value and value != unset.get(key)}
     try:
@@ -375,7 +375,7 @@ def _require_own_files(folder: Path) -> None:
 
 
 def _read_settings(path: Path) -> Json:
-    """Read a JSON file; the result is empty if the file does not exist."""
+    """Read a JSON file; if the file does not exist, the result is empty."""
     if not path.exists():
         return {}
     try:
@@ -409,7 +409,7 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
 
 
 def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]:
-    """Find settings of a model that refer to a module, a file or a repository outside the model.
+    """Find model settings that refer to a module, a file or a repository outside the model.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
     if isinstance(settings, dict):
         for inner, value in settings.items():
             # transformers writes each named chat template to a file named after the template
-            # in a list of chat templates, the name of a template is the value of "name"
+            # in a list of chat templates, each template's name is the value of "name"
             name = value if inner == "name" else inner
             if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):
                 yield f"{key}: {name}"
@@ -444,7 +444,7 @@ def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> I
 
 
 def _names_outside(key: str, value: str, is_text: bool) -> bool:
-    """Whether the value of a setting refers to something outside the model."""
+    """Whether a setting's value refers to something outside the model."""
     import torch
 
     if "_implementation" in key and key != "cache_implementation":
@@ -462,5 +462,5 @@ def _names_outside(key: str, value: str, is_text: bool) -> bool:
 
 
 def _is_fetching_kernels() -> bool:
-    """Whether transformers downloads kernels, which are code, from the Hub; it does so if `kernels` is installed."""
+    """Whether transformers downloads kernels, which are code, from the Hub: True if `kernels` is installed."""
     return find_spec("kernels") is not None

@@ -51,7 +51,7 @@ def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
 
 
 def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list[Tree]:
-    """Build one token tree for each comparison, whose responses a and b are consecutive entries of ``pairs``."""
+    """Build one token tree per comparison; responses a and b of a comparison are consecutive entries in ``pairs``."""
     trees = []
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
@@ -165,12 +165,12 @@ def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> In
 
 
 def packed_responses(pairs: Sequence[Pair]) -> Inputs:
-    """Layout of individual responses as trees with one response each; every token of a response is scored."""
+    """Layout of individual responses as trees with one response each; every response token is scored."""
     return plan_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))])
 
 
 def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
-    """Layout with one right-padded row for each response; every token of a response is scored.
+    """Layout with one right-padded row for each response; every response token is scored.
 
     The last token of a row is an input only if ``feed_last`` is True, because no scored token follows it.
     """

@@ -94,7 +94,7 @@ class Block(BaseModel):
 
 
 class BiasBlock(Block):
-    """Recipe block for the bias term, with its variant, the update rule of theta, and the gold annotators.
+    """Recipe block for the bias term: its variant, theta's update rule, and the gold annotators.
 
     The alias of each field is the name of the setting in `BADPOConfig`.
     """
@@ -129,7 +129,7 @@ class ReferenceBlock(Block):
 
 
 class ModelChoice(Block):
-    """Keys of a recipe for the model and its adapter, with the names and defaults of TRL."""
+    """Recipe keys for the model and its adapter, with TRL's names and defaults."""
 
     model_name_or_path: str
     model_revision: str = "main"
@@ -243,7 +243,7 @@ _DEFAULTS: Keys = {
     "reference": {},
     "attributes": [],
 }
-# Arguments of `BADPOConfig` that a recipe sets in a block, with the block and the key.
+# Arguments of `BADPOConfig` that a recipe sets inside a block, with the names of the block and the key.
 _KEYS_IN_BLOCKS = {
     "warm_start": "bias.warm_start",
     "bias_learning_rate": "bias.learning_rate",
@@ -311,7 +311,7 @@ class Recipe:
 
     @property
     def baselines(self) -> list[Recipe]:
-        """Recipes of the baselines, which have an objective without theta and otherwise the same settings."""
+        """Recipes of the baselines, whose objectives have no theta and whose other settings are the same."""
         dropped = ("compare", "objective", "push_to_hub")
         keys = {name: value for name, value in self.keys.items() if name not in dropped}
         keys["bias"] = {"variant": "none"}
@@ -333,11 +333,11 @@ def read_recipe(
 ) -> Recipe:
     """Read a recipe from a YAML file and override individual keys.
 
-    The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and optionally
-    the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run folder,
-    paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a dot
-    sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. Only
-    the caller can allow a model to run its own code; a recipe file cannot.
+    The file contains TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and
+    optionally the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run
+    folder, paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a
+    dot sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines.
+    Only the caller can allow a model to run its own code; a recipe file cannot.
 
     Examples
     --------
@@ -477,7 +477,7 @@ class _RecipeChecker:
         self._errors.append(f"{code} {self._locate(place)}: {what}")
 
     def _locate(self, place: tuple[str, ...]) -> str:
-        """Return the option or the line of the file that sets a key, or the innermost block around the key."""
+        """Return the option or file line that sets a key or, failing that, the innermost block around the key."""
         for length in range(len(place), 0, -1):
             dotted = ".".join(place[:length])
             flat = next((name for name, inner in _KEYS_IN_BLOCKS.items() if inner == dotted), dotted)
@@ -540,7 +540,7 @@ NO_SOURCES = RunSources()
 
 
 def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
-    """Read the recipe of a finished run, and make the paths in it relative to the current folder."""
+    """Read a finished run's recipe, and make its paths relative to the current folder."""
     named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
     file = _resolve_paths(read_yaml(folder / RUN_RECIPE), folder)
     values = dict(file.values)

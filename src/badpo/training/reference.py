@@ -55,13 +55,13 @@ def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
 
     The digest covers the weights and the configuration of the model and of an enabled adapter. A model with a disabled
     adapter has the same digest as its base model. The digest does not cover the scoring code, whose key is part of the
-    name of the cache folder.
+    cache folder's name.
     """
     settings = read_configuration(model)
     inner = logprobs.remove_adapter(model)
     unused = set() if settings["adapter"] else set(getattr(model, "peft_config", None) or {})
     digest = hashlib.blake2b(json.dumps([numerics, settings], default=str).encode(), digest_size=16)
-    # some buffers, such as the frequencies of a rotary embedding, are not part of the state_dict
+    # some buffers, such as rotary embedding frequencies, are not part of the state_dict
     tensors = {**dict(inner.named_buffers()), **inner.state_dict()}
     for name, tensor in sorted(tensors.items()):
         parts = [part for part in name.split(".") if part not in ("base_layer", "original_module")]
@@ -136,8 +136,8 @@ class ReferenceCache:
 
     The cache writes new log-probabilities to a new shard after every few thousand responses. A shard is written
     atomically, and its name is the checksum of its content. Two processes can therefore write to the cache at the same
-    time; at worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard and does
-    not read it. The model then scores the responses of the damaged shard again in the same groups, so that the new
+    time; at worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard instead
+    of reading it. The model then scores the responses of the damaged shard again in the same groups, so that the new
     values are bitwise equal. ``n_computed`` is the number of responses that the model has scored.
     """
 
@@ -223,7 +223,7 @@ class ReferenceScorer:
 
     @cached_property
     def cache(self) -> ReferenceCache:
-        """Cache of the reference log-probabilities, whose first use must precede the first training step."""
+        """Cache of the reference log-probabilities, which must first be used before the first training step."""
         with self.reference() as model:
             key = compute_weights_key(model, self._args.mixed_precision_name)
         return ReferenceCache(Path(self._args.reference_cache or default_cache()), key)

@@ -34,7 +34,7 @@ NUDGED_EVERY = 61
 # Largest relative difference that rounding can cause between two forward passes of the same model.
 # A larger difference between two forward passes means that tokens after a response change its log-probabilities.
 MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
-# Number of padding tokens in the forward that measures the rounding noise.
+# Number of padding tokens in the forward pass that measures the rounding noise.
 N_PADDING = 7
 # The self-test uses the `N_TRIED` longest comparisons and the same number of random comparisons.
 N_TRIED = 3
@@ -48,7 +48,7 @@ class SelfTest:
     log-probabilities. The difference in gradients is the norm of the difference between the two gradients with respect
     to the input embeddings, divided by the norm of the gradient. ``noise`` contains the same measures for two forwards
     of the model itself, one of which has padding and rounding errors in some input embeddings. Padding alone would not
-    reveal the rounding noise, because the results with and without padding can be bitwise equal. Differences up to
+    reveal the rounding noise, because results with and without padding can be bitwise equal. Differences of up to
     ``floor`` pass the test even if the noise is smaller.
     """
 
@@ -123,7 +123,7 @@ def choose_layout(
     *,
     has_router_loss: bool = False,
 ) -> LayoutChoice:
-    """Choose and test the layout of the scoring forward; raise `ConfigError` if no layout passes the self-test.
+    """Choose and test the layout for scoring; if no layout passes the self-test, raise `ConfigError`.
 
     The self-test does not change the mode of the model, because gradient checkpointing works only in training mode. The
     first test runs in the precision of the weights, because it detects smaller errors than the test under ``autocast``.

@@ -323,7 +323,7 @@ class BADPOTrainer(_StepTrainer):
         if args.gradient_checkpointing:
             checkpoint_activations(self.model, args.gradient_checkpointing_kwargs)
         autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
-        # the self-test needs training mode for gradient checkpointing, but with dropout two forwards would differ
+        # the self-test needs training mode for gradient checkpointing, but dropout would make two forward passes differ
         with in_mode(base, training=args.disable_dropout):
             choice = choose_layout(
                 base, args.attention, self.encoded, autocast, has_router_loss=self.aux_loss_enabled
@@ -331,7 +331,7 @@ class BADPOTrainer(_StepTrainer):
         self._layout, self.self_tests = choice.layout, choice.tests
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of the micro-batches that `StepSampler` plans; accelerate does not shard this loader."""
+        """Return the loader for the micro-batches that `StepSampler` plans; accelerate does not shard this loader."""
         return self._make_loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset: EvaluationData = None) -> DataLoader:
@@ -497,7 +497,7 @@ class BADPOTrainer(_StepTrainer):
     def _compute_losses(
         self, model: PreTrainedModel, inputs: MicroBatch, tally: Tally
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the margins, bias logits and losses of the judgments of a micro-batch, and add them to ``tally``."""
+        """Return the margins, bias logits and losses of a micro-batch's judgments, and add them to ``tally``."""
         sign = inputs["sign"]
         if self.aux_loss_enabled and inputs["scoring"] is not None:
             n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
@@ -510,7 +510,7 @@ class BADPOTrainer(_StepTrainer):
         return margins, bias_logits, losses
 
     def finish_step(self) -> Tally:
-        """Add up the gradient of theta and the metrics over processes, update theta, and return the step's metrics."""
+        """Sum the gradient of theta and the metrics over processes, update theta, and return the step's metrics."""
         tally, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
         tally.add_up_step(
@@ -553,12 +553,12 @@ class BADPOTrainer(_StepTrainer):
         log_findings(self.findings, [problem] if problem else [])
 
     def state_metrics(self) -> Metrics:
-        """Return the mean of theta for each attribute, and metrics about the state of the objective."""
+        """Return the mean theta for each attribute, and metrics that describe the objective's state."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
         """Add the metrics of the judgments since the last log to the Trainer's own metrics."""
-        # at the end of training, some steps may follow the last regular log entry
+        # at the end of training, there may be steps after the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
             metrics |= select_publishable(self.state_metrics(), self.bias)
@@ -815,7 +815,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
 class SupervisedTrainer(_StepTrainer):
     """Trainer for supervised fine-tuning on responses, with the same forward pass as in preference training.
 
-    The loss of an optimizer step is the mean over all its response tokens, regardless of the number of micro-batches
+    An optimizer step's loss is the mean over all response tokens of the step, regardless of the number of micro-batches
     and processes.
     """
 
