@@ -213,8 +213,8 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
     """Return the chat messages in a cell as plain dicts whose contents are text.
 
     A single message becomes a list with one message. If the content of a message is a list of text parts, the parts are
-    joined. If a key of a message has the value None, as is usual in parquet files, the key is left out. A cell that
-    holds no messages raises a `ValueError`.
+    joined. If a message key has the value None, as is usual in parquet files, the key is left out. A cell that holds no
+    messages raises a `ValueError`.
     """
     if isinstance(cell, Mapping):
         cell = [cell]
@@ -362,7 +362,7 @@ def are_no_votes(name: str, column: pd.Series) -> bool:
     return cells != [] and all(map(DATE.match, cells))
 
 
-# if the name of a column contains a word that matches OTHER_NAMES, the column does not hold votes
+# if a column name contains a word that matches OTHER_NAMES, the column does not hold votes
 OTHER_NAMES = re.compile(
     "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
     "elo|ratio|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
@@ -419,7 +419,7 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
-    # every column is compared with every column of answers, so this limit bounds the time for tables with many columns
+    # every column is compared with every answer column, so this limit bounds the time for tables with many columns
     if len(sides) > _MOST_SIDES:
         sides = models[:_MOST_SIDES]
 
@@ -440,9 +440,9 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 
 
 def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return the largest set of columns of votes with similar labels.
+    """Return the largest set of vote columns with similar labels.
 
-    Two columns of votes are similar if they share at least half of their labels. If some column names differ only in a
+    Two vote columns are similar if they share at least half of their labels. If some column names differ only in a
     number at the end, similar columns must also have the same name apart from this number.
     """
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}

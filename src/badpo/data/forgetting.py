@@ -582,8 +582,8 @@ def _search(
     """Search ``folders``, and the folders (but not subfolders) of ``files``, for ids of the annotators to forget.
 
     Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym always
-    identifies an annotator, wherever the pseudonym occurs in a file. A raw id identifies an annotator only in a column
-    of annotators, because in other places the same text may be an ordinary word.
+    identifies an annotator, wherever the pseudonym occurs in a file. A raw id identifies an annotator only in an
+    annotator column, because elsewhere the same text may be an ordinary word.
     """
     remedy = (
         "remove the file, write it again without the forgotten annotators, or name it with --data, --audit, --runs, "

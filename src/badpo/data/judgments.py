@@ -441,7 +441,7 @@ class Judgments:
 
     @property
     def attribute_names(self) -> tuple[str, ...]:
-        """Names of the attributes, in the order of the columns of `delta`."""
+        """Attribute names, in the order of the columns of `delta`."""
         return tuple(attribute.name for attribute in self.attributes)
 
     def __repr__(self) -> str:

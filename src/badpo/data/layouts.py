@@ -209,11 +209,11 @@ def _propose_columns(
     ``text_1`` and ``text_2``) are proposed as the answers. If no two text columns have names that differ only in the
     side, the first text column is proposed as the prompt and the next two as the answers. Two columns of numbers or
     ticks whose names differ only in the side are proposed as the ratings of the two answers. If no two columns rate the
-    answers, the column that shows most clearly which side was preferred is proposed as the column of votes.
+    answers, the column that shows most clearly which side was preferred is proposed as the vote column.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
-    # if the table has three or more columns of votes, propose none of the columns that share their labels
+    # if the table has three or more vote columns, propose none of the columns that share their labels
     several = {*most_alike(frame, votes)} if len(votes) > 2 else {*()}
     columns = alike(missing, [name for name in free if name not in several])
     columns = {
@@ -230,12 +230,12 @@ def _propose_columns(
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     if "winner" in missing and {*PAIR[1:]} <= {*theirs, *columns}:
-        # a column of texts in which a judge states the preferred side holds votes, not prompts or answers
+        # a text column in which a judge states the preferred side holds votes, not prompts or answers
         texts = [name for name in texts if clearness_of_votes(frame, name, {}) < NAMES_SIDES]
     if lacks == ["prompt"]:
         texts = [name for name in texts if not has_word(name, OTHER_NAMES)]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
-        # a column of prompts may hold short texts, but it does not hold ids
+        # a prompt column may hold short texts, but no ids
         many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
         many = [name for name in many if not are_no_votes(name, frame[name])]
         texts = [*many[:1], *texts]
@@ -290,7 +290,7 @@ def _is_of_one_person(
 ) -> bool:
     """Return whether the table has a single vote column whose name may be the annotator's name.
 
-    The result is False if another column may hold the ids of annotators.
+    If another column may hold annotator ids, the result is False.
     """
     if "annotator" in theirs or len(votes) != 1 or votes[0] in _nameable_columns(frame, []):
         return False
@@ -301,7 +301,7 @@ def _is_of_one_person(
 def _ids_of_comparisons(
     frame: pd.DataFrame, theirs: Mapping[str, str], free: Sequence[str]
 ) -> list[str]:
-    """Return the columns of ids that can replace a missing column of prompts.
+    """Return the id columns that can replace a missing prompt column.
 
     Equal answers must always have the same id. If each row has only one answer, most ids must occur with several
     answers.
@@ -325,9 +325,9 @@ def _ids_of_comparisons(
 def _nameable_columns(frame: pd.DataFrame, known: Sequence[str]) -> list[str]:
     """Return the columns whose names a message may quote.
 
-    A column of labels may hold the votes of one person, and its name may be the name of this person. A message quotes
-    the name of a column of labels only if the name is in ``known``, is a variant of one of badpo's names, or has only
-    common words.
+    A label column may hold the votes of one person, and the column's name may be the name of this person. A message
+    quotes the name of a label column only if the name is in ``known``, is a variant of one of badpo's names, or
+    consists only of common words.
     """
     ours = (*KNOWN, *ANSWERS, *MODELS, *OF_ONE_ANSWER)
     like_ours = {*columns_named([*frame], ours).values(), *alike(ours, [*frame]).values(), *known}
@@ -382,7 +382,7 @@ def recognise(
     Other columns keep their names. ``columns`` maps badpo's names to the table's names; the value None leaves a column
     unused. A `DataError` lists all columns that are missing (E101) or misnamed (E103).
     """
-    # in a recipe, the name of a column may be a number
+    # in a recipe, a column name may be a number
     columns = {ours: name if name is None else str(name) for ours, name in (columns or {}).items()}
     people: list[str] = []
     if layout == "wide":
@@ -469,7 +469,7 @@ def _find_columns(
         theirs = told | columns_named([name for name in free if name != winner], wanted)
     answered = [theirs[ours] for ours in (*PAIR[1:], "chosen") if ours in theirs]
     if answered and "prompt" in theirs and "prompt" not in told:
-        # ignore a column of prompts that is empty in nearly all rows with answers
+        # ignore a prompt column that is empty in nearly all rows with answers
         has_answers = table.frame[answered].notna().any(axis=1)
         if table.frame[theirs["prompt"]][has_answers].isna().mean() > NEARLY_ALL:
             del theirs["prompt"]
@@ -498,10 +498,11 @@ def _find_columns(
             if "winner" in theirs:
                 theirs["rating"] = theirs.pop("winner")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
-        # if the table has a column for the winner, columns of ratings, ranks and counts do not hold the votes
+        # if the table has a winner column, the columns with ratings, ranks and counts do not hold the votes
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     if "annotator" not in {*theirs, *columns}:
-        # if all columns of annotators hold equal ids, read the first; parts of one record may repeat the annotator's id
+        # if all annotator columns hold equal ids, read the first, because parts of one record may repeat the
+        # annotator's id
         people = [name for name in like_annotators(free) if name not in theirs.values()]
         ids = [ids_in(table.frame[name]) for name in people]
         if len(ids) > 1 and ids[0].notna().any() and all(ids[0].equals(other) for other in ids):
@@ -520,8 +521,8 @@ def _find_columns(
 def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
     """Find the column that very likely names the annotators; return the table and its columns, with this column if any.
 
-    The column of annotators is recognised by its content or its name. The returned table has a notice (N103) that names
-    the column.
+    The annotator column is recognised by its content or its name. The returned table has a notice (N103) that names the
+    column.
     """
     beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
     has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
@@ -556,18 +557,18 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     """
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
-    # if the answers are conversations, no column of prompts is needed, because the prompt is their shared beginning
+    # if the answers are conversations, no prompt column is needed, because the prompt is their shared beginning
     first = theirs.get("response_a")
     has_chats = first is not None and bool(table.frame[first].dropna().map(is_chat).mean() >= NEARLY_ALL)
     there = {*theirs, *["prompt"] * has_chats}
     lacks = {kind: [name for name in names if name not in there] for kind, names in REQUIRED.items()}
     others = [name for name in table.frame if name not in theirs.values()]
     if "rating_a" not in told and not lacks["ratings"] and columns_of_votes(table.frame, others):
-        # if another column holds votes, the two columns of ratings are not read as votes
+        # if another column holds votes, the two rating columns are not read as votes
         del lacks["ratings"]
     low = "rank" if which_wins(theirs.get("rating_a", "")) == "low" else ""
     if low and not {"rating_a", "rank_a"} & {*told}:
-        # the name of the column says that a lower number is better, as in "rank"
+        # the column name says that a lower number is better, as in "rank"
         theirs = {ours.replace("rating_", "rank_"): name for ours, name in theirs.items()}
         lacks["ranks"] = lacks.pop("ratings", [])
     of_sides = itertools.chain(*columns_of_sides([] if "response_a" in theirs else others))
@@ -650,8 +651,8 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
     """Return, for each row, whether a column says that the sides were exchanged.
 
     ``words`` are the words in the name of the column. The column holds ticks, orders of the answers such as ``BA`` or
-    ``[1, 0]``, or names of answers. If the cells name answers, the name of the column mentions a place on the screen,
-    as in ``left_is``.
+    ``[1, 0]``, or names of answers. If the cells name answers, the column name mentions a place on the screen, as in
+    ``left_is``.
     """
     # a list such as [1, 0] becomes the text "[1, 0]", and only the letters and digits of this text are compared
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
@@ -757,7 +758,7 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
-    """Return the columns of votes whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
+    """Return the vote columns whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
     If each vote column has an annotator column with the same number in its name (such as ``rater_1`` for ``vote_1``),
     the result contains the annotator column for each vote.

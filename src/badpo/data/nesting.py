@@ -47,8 +47,8 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
 
     If a column has neither arrays nor texts that hold chat messages, lists or objects, the function returns the column
-    unchanged. JSON texts that may be prompts or responses are not converted, unless each text is a list of the turns of
-    a dialogue.
+    unchanged. JSON texts that may be prompts or responses are not converted unless each text is a list of dialogue
+    turns.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -60,7 +60,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
         return _opened_text(name, column, first)
     value = parsed(first)
     is_dialogue = is_chat(_without_arrays(value))
-    # a column of answers in JSON is not parsed, unless the JSON objects are the votes of a judge
+    # an answer column in JSON is not parsed unless the JSON objects are a judge's votes
     is_vote = isinstance(value, dict) and columns_named(
         [*map(str, value)], ("winner", "rating_a", "rating_b")
     )
@@ -431,7 +431,7 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
             if len(beside) > 1:
                 return _exploded(table, {other: lists[other] for other in beside}, None), f"{name}."
             if isinstance(table.frame[name].iat[0], list):
-                # a list in a column of annotators may describe a single judge, for example by its model and its prompt
+                # a list in an annotator column may describe a single judge, for example by its model and its prompt
                 joined = lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
                 return replace(table, frame=table.frame.assign(**{name: joined})), inside
     return None
@@ -511,10 +511,10 @@ def _hold_votes(records: Sequence[Json]) -> bool:
 def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collection[str]) -> list[Json]:
     """Add to each row the fields of the objects in ``others`` that the row references by id; return the rows.
 
-    If a row references no object, the result is empty. The column of ids has the same name in both lists, or a name
-    such as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example by the
-    columns ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects. ``noun`` is the noun for an
-    object in ``others``, and ``nouns`` has the nouns for objects in further lists.
+    If a row references no object, the result is empty. The id column has the same name in both lists, or a name such as
+    ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example through the columns
+    ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects. ``noun`` is the noun for an object in
+    ``others``, and ``nouns`` has the nouns for objects in further lists.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -547,7 +547,7 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collect
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    The result is empty unless more than half of the ids in ``others`` are names of columns. A cell in the column of a
+    The result is empty unless more than half of the ids in ``others`` are column names. A cell in the column of a
     comparison may be empty, because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]

@@ -232,8 +232,8 @@ def is_about_few(n_annotators: int, n_people: int) -> bool:
 def is_about_single_people(annotators: Collection[str]) -> bool:
     """Return whether a mean over ``annotators`` reveals too much about individual annotators to be published.
 
-    The result is True if there are fewer than ``FEWEST_ANNOTATORS`` annotators, except for the annotator ``EVERYONE``
-    of a table without an annotator column.
+    If there are fewer than ``FEWEST_ANNOTATORS`` annotators, the result is True, unless the only annotator is
+    ``EVERYONE``, who stands for all annotators in a table without an annotator column.
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 

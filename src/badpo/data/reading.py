@@ -209,8 +209,8 @@ def _add_corrections(error: DataError, source: Any, request: Request) -> None:
 
     The function tries the options that the error's problems propose, until the table is read without an error or no
     proposal is left. Once badpo can read the table with the options, the function may also add a few rows of the table
-    to the error as examples. If no column of the table is known to name the annotators, the function adds to the error
-    the columns that may name annotators.
+    to the error as examples. If no column of the table is known to name the annotators, the function adds the columns
+    that may name annotators to the error.
     """
     told = error
     fix: Correction = {}
@@ -434,9 +434,9 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
     """From columns of numbers, infer which side each label means; return the sides, and the columns as a phrase.
 
-    A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the names of the columns say
-    whether the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost
-    all labels, or if two pairs of columns contradict each other.
+    A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the column names say whether
+    the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost all
+    labels, or if two pairs of columns contradict each other.
     """
     n = int(pd.notna(labels).sum())
     found: dict[str, dict[str, str]] = {}
@@ -764,7 +764,7 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
     arranged = np.full((3, distinct.shape[1]), None, dtype=object)
     for i, row in enumerate(distinct.T):
         if row[-1] >= 0:
-            # if the table has no column of prompts, the prompt is None
+            # if the table has no prompt column, the prompt is None
             arranged[:, i] = as_objects(arrange(*[None, *texts[row]][-3:]))
     numbers, texts = numbered_cells(arranged.ravel())
     return texts, numbers.reshape(3, -1)[:, number]
@@ -875,7 +875,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
     If the user gave a meaning of a label, the label has this meaning. If the user gave no meaning, a label can name a
-    side, a column of responses, or the preferred text or model of its row. If the labels do not match the names of the
+    side, a response column, or the preferred text or model of its row. If the labels do not match the names of the
     response columns, a notice reports how the labels were read. Unknown labels, which could mean either side, are an
     error.
     """
@@ -973,7 +973,7 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
         return told
     yes, no = told["high"], TURNED[told["high"]]
     if grades := graded(labels):
-        # a label is a degree of agreement with a statement such as "A is better than B" in the name of the column
+        # a label is a degree of agreement with a statement such as "A is better than B" in the column name
         return {
             label: yes if grade > 0 else no if grade < 0 else "tie" for label, grade in grades.items()
         }

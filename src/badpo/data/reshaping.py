@@ -71,7 +71,7 @@ def is_legend(text: str) -> bool:
 
 
 def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
-    """Return the table with legends added to the names of columns, and the new name for each renamed column.
+    """Return the table with legends added to column names, and the new name for each renamed column.
 
     A legend explains the numbers in a column. A legend is outside the table, in its own column, or in the first row of
     the column that it explains.
@@ -576,9 +576,9 @@ def _votes_of_both_orders(table: Table) -> Table:
 
 
 def _choice_of_ticks(table: Table) -> Table:
-    """Return the table with one column of labels instead of columns of ticks that are named after a side or a tie.
+    """Return the table with one label column instead of tick columns that are named after a side or a tie.
 
-    The columns of ticks are converted only if nearly all rows have at most one tick.
+    The tick columns are converted only if nearly all rows have at most one tick.
     """
     frame = table.frame
     ticks: dict[str, dict[str, str]] = {}

@@ -531,10 +531,10 @@ def _separator(text: str) -> str:
 
 
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
-    """Return whether a table has columns of votes, and columns of responses that hold texts.
+    """Return whether a table has vote columns, and response columns that hold texts.
 
-    The columns are recognised by their names. In a table that was joined by ids, a column of annotators also counts as
-    a column of votes.
+    The columns are recognised by their names. In a table that was joined by ids, an annotator column also counts as a
+    vote column.
     """
     known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
     texts = [frame[known[name]] for name in ("response_a", "chosen", "response") if name in known]
@@ -1246,7 +1246,7 @@ def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 
 
 def _class_labels(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return, for each column of labels that `datasets` wrote as numbers, the names of the labels."""
+    """Return, for each label column that `datasets` wrote as numbers, the names of the labels."""
     try:
         written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = written["info"]["features"].items()

@@ -18,11 +18,11 @@ _HUMP = re.compile(
 _VOWEL_MARKS = re.compile("[\u064b-\u0652]")
 
 
-# pattern of a scale's legend in the name of a column, such as "Preference (1 = A is better, 7 = B is better)"
+# pattern of a scale's legend in a column name such as "Preference (1 = A is better, 7 = B is better)"
 LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 
 
-# prefixes that Mechanical Turk and Toloka add to the names of columns
+# prefixes that Mechanical Turk and Toloka add to column names
 _OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
 
 
@@ -69,7 +69,7 @@ PERSON = (
 )
 
 
-# words that may mean annotators in a column name, but that also occur in the names of columns without annotators
+# words that may mean annotators in a column name, but also occur in the names of columns without annotators
 PEOPLE = re.compile(
     "who|user|uid|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
     "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
@@ -121,8 +121,8 @@ def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     r"""Return the text in a Unicode normalization form.
 
     A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
-    length. No language has sequences of more than 100 combining marks; in these long sequences, the function may leave
-    the order of the marks unchanged.
+    length. No language has sequences of more than 100 combining marks; in longer sequences, the function may leave the
+    order of the marks unchanged.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def without_legend(name: str) -> str:
 
 
 def has_word(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether one of the words in the name of a column matches ``words``."""
+    """Return whether one of the words in a column name matches ``words``."""
     return any(map(words.fullmatch, folded(name).split("_")))
 
 
@@ -162,7 +162,7 @@ _NUMBER_OF_PEOPLE = re.compile(
 
 
 def is_number_of_people(name: str) -> bool:
-    """Return whether the name of a column is a name for the number of annotators, such as ``No. of raters``."""
+    """Return whether a column name stands for the number of annotators, as ``No. of raters`` does."""
     return _NUMBER_OF_PEOPLE.fullmatch(folded(name)) is not None
 
 
@@ -173,7 +173,7 @@ def like_annotators(found: Iterable[str]) -> list[str]:
 
 
 def is_called_like_people(name: str) -> bool:
-    """Return whether a word in the name of a column may mean the annotator."""
+    """Return whether a word in a column name may mean the annotator."""
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
@@ -253,7 +253,7 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# In a row with exchanged sides, the name of the column that marks the row, and this ending, are added to the label.
+# In a row with exchanged sides, the name of the column that marks the row is added to the label, with this ending.
 EXCHANGED = " exchanged)"
 
 
@@ -339,7 +339,7 @@ _VOTED = (
 
 
 def names_vote(name: str) -> bool:
-    """Return whether the name of a column says that the column holds votes."""
+    """Return whether a column name says that the column holds votes."""
     return re.search(_VOTED, folded(name)) is not None
 
 
@@ -505,7 +505,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
     """Return the side of each label if the labels for the two sides differ only in the word for the side.
 
     The other words in a label may be in any language. A label without a word for a side is a tie. The result is empty
-    for labels that do not mirror each other, such as codes of people and names of groups, and for fewer than ``fewest``
+    for labels that do not mirror each other, such as people's codes or group names, and for fewer than ``fewest``
     labels.
 
     Examples
@@ -549,7 +549,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If ``told`` names no tie,
     0 is the tie on a scale with negative numbers; on any other scale, the middle of the scale is the tie. Labels also
     count as ratings if ``told`` lacks a meaning for four or more of their numbers, for a number below -1, or for three
-    numbers with an equal step other than 1.
+    evenly spaced numbers with a step other than 1.
 
     Examples
     --------

@@ -293,7 +293,7 @@ def _read_judgments(
 
 
 def _names_annotators(judgments: Judgments, name: str) -> bool:
-    """Return whether a kept column has only one value for each annotator, and a different value for each annotator."""
+    """Return whether the values in a kept column correspond one to one to the annotators."""
     votes = judgments.votes
     if name not in votes or votes["annotator"].nunique() in (1, len(votes)):
         return False
