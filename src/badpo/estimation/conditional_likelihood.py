@@ -32,7 +32,7 @@ LARGEST_LISTED = 10
 MOST_ROOTS, NO_SHARE = 28, 1e-20
 # Largest number of bisection steps that match the expected number of wins, and largest accepted error.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
-# Largest number of entries of an intermediate array, so that the array fits into the processor's cache.
+# Largest number of entries in an intermediate array, chosen so that the array fits into the processor's cache.
 AT_ONCE = 2**18
 
 
@@ -104,7 +104,7 @@ class ComparisonBlocks:
         return ComparisonBlocks(np.cumsum(sizes) - sizes, len(votes)), votes
 
     def pairs(self, votes: slice) -> slice:
-        """Slice of the entries of `matrix` that belong to the rows of the given votes."""
+        """Slice of the `matrix` entries in the rows of the given votes."""
         ends = self._layout[1]
         return slice(int(ends[votes.start]), int(ends[votes.stop]))
 
@@ -295,13 +295,13 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
 class KnownWins(QualityModel):
     """Conditional model of the votes, in which the number of votes for response a is known for each comparison.
 
-    Unanimous comparisons and comparisons with one vote have the log-likelihood 0 for all biases.
+    Unanimous comparisons and comparisons with one vote have a log-likelihood of 0 for all biases.
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
         self._n_wins = blocks.sums(self._won).astype(np.intp)
-        # a comparison has kind 0 without information, 1 with over LARGEST_LISTED votes, otherwise its number of wins
+        # the kind is 0 without information, 1 with more than LARGEST_LISTED votes, and otherwise the number of wins
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
         runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)

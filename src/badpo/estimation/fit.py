@@ -65,7 +65,7 @@ SMALLEST_TEAM = 3
 
 
 class Votes(NamedTuple):
-    """Votes as arrays, from which biases and reliability are estimated.
+    """Arrays of votes from which biases and reliability are estimated.
 
     ``comparison`` and ``annotator`` are numbers, of shape (n_votes,). ``sign``, of shape (n_votes,), is +1 for a vote
     for a and -1 for a vote for b. ``delta``, of shape (n_votes, n_attributes), is g(a) - g(b).
@@ -352,7 +352,7 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
         # A bias that can diverge to plus infinity and to minus infinity is not identified.
-        # A bias can diverge in both directions if its attribute never differed without another attribute.
+        # A bias can diverge in both directions if its attribute differed only when another attribute differed too.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -366,7 +366,7 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
     A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
     increases more than a winning vote's logit. In a direction that is not a direction of recession, the likelihood
-    eventually decreases. Along a direction of recession the likelihood keeps increasing or stays constant. A vote
+    eventually decreases. Along a direction of recession, the likelihood keeps increasing or stays constant. A vote
     becomes certain if the change of its logit along the direction differs from the smallest change among the winning
     votes on the same comparison. The likelihood of the votes that do not become certain stays constant along the
     direction.
@@ -387,12 +387,12 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
 @dataclass(frozen=True)
 class IdentifiedBiases:
-    """Biases that the votes identify, either absolutely or relative to other biases of the same group.
+    """Biases that the votes identify, either absolutely or relative to other biases in the same group.
 
     ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward one attribute with
     the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks biases whose
     absolute size is identified. ``compared`` marks biases that are identified at least relative to another bias. The
-    columns of ``flat`` are orthonormal directions in which a change of the biases changes no vote's probability;
+    columns of ``flat`` are orthonormal directions in which a change in the biases affects no vote's probability;
     ``flat`` has no columns if the design matrix is too large.
     """
 
@@ -464,8 +464,8 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
 def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:
     """Find groups of annotators who share comparisons, and mark the biases whose absolute size is identified.
 
-    A bias is identified if the annotator's group contains an anchored annotator, or votes on a comparison within which
-    the attribute varies.
+    A bias is identified if the annotator's group contains an anchored annotator, or contains votes on a comparison
+    within which the attribute varies.
     """
     m, groups, absolute = len(active), [], []
     columns = zip(votes.informative.T, votes.varying.T, active.T, strict=True)
@@ -649,7 +649,7 @@ def _estimate_biases(
     model: QualityModel,
     min_informative: int,
 ) -> BiasEstimates:
-    """Collect the estimates of a fit, with a row for each annotator and a column for each attribute."""
+    """Collect the estimates from a fit, with one row per annotator and one column per attribute."""
     known, top = fit.known, fit.top
     place = known.annotator[known.compared], known.attribute[known.compared]
 

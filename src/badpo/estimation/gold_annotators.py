@@ -1,4 +1,4 @@
-r"""Measure biases relative to gold annotators, who have no bias, and adjust them for unequal reliability.
+r"""Measure biases relative to gold annotators, who have no bias, and adjust the biases for unequal reliability.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k\, (q_c + m d_c) + \theta_k d_c, \qquad \theta_g = 0
 
@@ -158,8 +158,8 @@ def _gold_line(
 ) -> GoldLine:
     r"""Compute the posterior of an attribute's merit and of the gold annotators' reliability, which is at least 0.
 
-    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The merit m has the same prior as the
-    slope of the regression of biases on reliability (`badpo.estimation.reliability.adjust_for_reliability`).
+    Gold annotators choose the side with the attribute at log-odds of :math:`a_g m`. The merit m has the same prior as
+    the slope of the regression of biases on reliability (`badpo.estimation.reliability.adjust_for_reliability`).
     """
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a

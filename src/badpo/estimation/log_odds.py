@@ -75,7 +75,7 @@ class LogOdds:
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
-        """Ends of the confidence interval: Student's t clustered by prompt or, if ``naive``, the normal interval.
+        """Ends of Student's t confidence interval, clustered by prompt, or of a normal interval if ``naive`` is true.
 
         If all votes are for one side, the end of the interval on that side is None and the other end is the exact
         one-sided bound. The trials of the one-sided bound are the clusters, or the individual judgments if ``naive`` is

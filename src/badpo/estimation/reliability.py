@@ -301,7 +301,7 @@ class _Groups:
 
     @classmethod
     def of(cls, group: ArrayLike) -> "_Groups":
-        """Build groups of the annotators who have the same label."""
+        """Put annotators with the same label into one group."""
         label = np.unique(np.asarray(group), return_inverse=True)[1]
         return cls(_annotator_indicators(label, int(label.max()) + 1), np.bincount(label).astype(float))
 
@@ -311,7 +311,7 @@ class _Groups:
         return len(self.size)
 
     def centered(self, values: Floats) -> Floats:
-        """Center the annotators' values, along the first axis, at the mean of each group of annotators."""
+        """Along the first axis, center the annotators' values at the mean of each group of annotators."""
         return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
 
@@ -335,8 +335,8 @@ def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats
 class ClassMerit(NamedTuple):
     """Distribution of class offsets that are due to unequal reliability, as `estimate_class_merit` returns it.
 
-    With the probability ``LINE_PROBABILITY`` the offsets are normal with the ``covariance``, of shape (n_classes,
-    n_classes); otherwise they are 0. If the covariance is None, ``unknown`` is the reason, as in `Reliability`.
+    With probability ``LINE_PROBABILITY``, the offsets are normal with the ``covariance``, of shape (n_classes,
+    n_classes); otherwise the offsets are 0. If the covariance is None, ``unknown`` is the reason, as in `Reliability`.
     """
 
     covariance: Floats | None

@@ -4,7 +4,7 @@ The posterior of an annotator's deviation can be computed in two ways. `shrink_n
 d_k \sim N(d_k, s_k^2)` and assumes that true deviations have a normal prior, whose standard deviation tau is estimated
 from the same estimates. If annotators have only about a dozen informative votes each, however, estimates are too large
 or even infinite, large estimates have large standard errors, and the estimate of tau is biased. `shrink_votes`
-therefore integrates the biases out of the conditional likelihood. For an annotator without an estimate the posterior
+therefore integrates the biases out of the conditional likelihood. For an annotator without an estimate, the posterior
 equals the prior, and ``basis`` is ``prior``.
 
 In a real pool all annotators differ a little, so a test of exact equality flags everyone if there are enough votes.
@@ -245,7 +245,7 @@ def _log_flat_prior(shares: Floats) -> Floats:
 
 
 def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> ShrunkenBiases:
-    r"""Shrink deviations with priors whose standard deviation tau is estimated, including the uncertainty of tau.
+    r"""Shrink deviations with priors whose standard deviation tau is estimated, and account for uncertainty about tau.
 
     .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
 
@@ -303,7 +303,7 @@ def _shrink_to_center(
 
 
 def _fill_missing(likelihood: TauLikelihood, known: Bools) -> tuple[Floats, Floats]:
-    """Estimates and errors of all annotators; a missing estimate is 0 with a very large error."""
+    """Return all annotators' estimates and errors; a missing estimate is set to 0 with a very large error."""
     value = np.zeros(len(known))
     se = value + 1e6 * likelihood.se.max()
     value[known], se[known] = likelihood.value, likelihood.se
@@ -476,7 +476,7 @@ class _VotePool:
         self.scale = np.sqrt(n_biases / np.where(total > 0, total, 1.0))
 
     def _add_pairs(self, code: Ints) -> None:
-        """Find out to which entries of the information matrix each covariance of two votes contributes."""
+        """Find out which entries of the information matrix each covariance of two votes contributes to."""
         first, same = _find_kinds(self.blocks.comparison, code)
         self.alike = []
         for size in np.unique(self.blocks.sizes).tolist():
@@ -838,9 +838,9 @@ def probability_exceeds(shrunk: ShrunkenBiases, rho: float) -> Floats:
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     r"""Select the longest list of annotators whose expected share of false flags is at most ``fdr``.
 
-    Annotators are added to the list in the order of decreasing probability :math:`p_k` of a large deviation, while the
-    mean of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because
-    a list with many certain flags would otherwise have room for them. If annotators have the same probability, the list
+    Annotators are added to the list in order of decreasing probability :math:`p_k` of a large deviation, while the mean
+    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because a
+    list with many certain flags would otherwise have room for them. If annotators have the same probability, the list
     contains all of them or none.
 
     Examples

@@ -200,7 +200,7 @@ def _uncorrelated(
     errors = biases.covariance[np.ix_(place, place)]
     size = np.sqrt(variance / own)
     errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
-    # adding a constant per group to the errors' covariance changes no contrast, because the design contains groups
+    # adding a constant per group to the errors' covariance leaves contrasts unchanged, as the design contains groups
     errors = errors + variance.mean() * np.equal.outer(group, group)
     size, turn = np.linalg.eigh(errors)
     return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())

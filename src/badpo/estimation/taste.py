@@ -100,7 +100,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
     scale = np.outer(scale, scale)
     sizes, along = np.linalg.eigh(left / scale)
-    # if logits are normal with the correlation rho = sin(pi v^2 / 2), two votes have the mean product v^2
+    # if logits are normal with correlation rho = sin(pi v^2 / 2), two votes have a mean product of v^2
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
 
     def largest_of(random: np.random.Generator) -> float:
@@ -136,7 +136,7 @@ def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
 
 
 def _draw_votes(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
-    """Draw votes of +1 or -1; a normal quality explains the share ``rho`` of the variance of each vote's logit."""
+    """Draw votes of +1 or -1; normally distributed quality explains a share ``rho`` of the variance of each logit."""
     quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
     return np.asarray(np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise))
 
