@@ -60,7 +60,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def _load_command(entry: EntryPoint) -> Any:
-    """Load the command of an entry point, which is a function or a typer app."""
+    """Load an entry point's command, which is a function or a typer app."""
     group = entry.load()
     if not isinstance(group, typer.Typer):
         function, group = group, typer.Typer(add_completion=False)
@@ -116,7 +116,7 @@ def _root(
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(_log_level())
-    # progress bars of other libraries are disabled, because they would overwrite the progress line of badpo
+    # progress bars of other libraries are disabled, because they would overwrite badpo's progress line
     os.environ.setdefault("TQDM_DISABLE", "1")
 
 

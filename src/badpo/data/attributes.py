@@ -678,7 +678,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
 
 
 def parameter(text: str) -> Any:
-    """Convert a text to a number or to True or False; return any other text, such as "no" and "on", unchanged."""
+    """Convert a text to a number, True or False; return any other text, such as "no" or "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):

@@ -49,7 +49,7 @@ RUN_MARKS = (
     "anchor.json",
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
-# Files of a run are personal data if they hold theta, theta's optimizer, or the weights or types of annotators.
+# Run files are personal data if they hold theta, the state of theta's optimizer, or annotators' weights or types.
 # Manifests count as personal data too, because they contain checksums of files about individual annotators.
 # Logs count as personal data, because somebody could guess the votes, train on the guess, and compare the two logs.
 PERSONAL_RUN_FILES = (
@@ -58,7 +58,7 @@ PERSONAL_RUN_FILES = (
     *(f"{name}{end}" for name in (VOTES_FILE, HELD_OUT_FILE) for end in ("", ".sha256")),
     *(".writing-*", ".*.unfinished"),
 )
-# These files of a run have no data about individual annotators, unless a file contains a pseudonym or an id.
+# These run files contain no data about individual annotators, unless a file contains a pseudonym or an id.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
@@ -191,7 +191,8 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     note = _lock_file(path)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        # create the lock file first, because filelock waits forever if it cannot; O_NOFOLLOW rejects a symbolic link
+        # create the lock file first, because filelock waits forever if it cannot create one; O_NOFOLLOW rejects
+        # symbolic links
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
         told = f"{path}: the lock file {note} cannot be created ({error.strerror})"

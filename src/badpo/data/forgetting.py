@@ -134,7 +134,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Map the ids of the annotators to forget, including any of these ids in ``ids``, to their pseudonyms."""
+        """Map each id of an annotator to forget to the annotator's pseudonym; ``ids`` may contain more of these ids."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}

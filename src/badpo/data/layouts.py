@@ -811,7 +811,7 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
         people = [name for name in people if not has_word(name, _SUMS)] or people
         people = most_alike(frame, people)
         n_others -= len(people)
-    # the legend of the values, if the names of all annotators' columns contain the same legend
+    # the legend of the values, if the names of all annotator columns contain the same legend
     legends = {name[len(without_legend(name)) :] for name in people}
     label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
     label += legends.pop() if len(legends) == 1 else ""

@@ -547,8 +547,8 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collect
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
-    The result is empty unless more than half of the ids in ``others`` are column names. A cell in the column of a
-    comparison may be empty, because a person may have judged only some of the comparisons.
+    The result is empty unless more than half of the ids in ``others`` are column names. A cell in a comparison's column
+    may be empty, because a person may have judged only some of the comparisons.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:

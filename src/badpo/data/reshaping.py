@@ -397,7 +397,7 @@ def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
 
 
 def _answers_to_questions(table: Table) -> Table:
-    """Return a table with a row for each vote, made from a survey with a row per person and a column per comparison.
+    """Convert a survey with a row per person and a column per comparison to a table with a row for each vote.
 
     Either the name of a comparison's column quotes the prompt and both responses, or the name is the prompt alone and
     each cell holds the chosen response. If no column holds the annotators, each row counts as one annotator.
@@ -841,7 +841,7 @@ def best_beside_others(
 def _places(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[Floats, list[str], bool]:
-    """Return the ranks of the answers in each row, the rank columns, and whether these columns name best and worst.
+    """Return the ranks of each row's answers, the rank columns, and whether they name the best and the worst answer.
 
     The lowest number is the best rank, and NaN stands for an answer without a rank. The ranks come from a number for
     each answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the

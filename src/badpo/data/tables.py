@@ -858,7 +858,7 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _name_people(names: Iterable[str], columns: Sequence[str]) -> bool:
-    """Return whether the names of sheets or files are the annotators.
+    """Return whether the names of sheets or files identify the annotators.
 
     The result is True if no column has annotators and no name of a sheet or file is generic, such as "Sheet 1".
     """
