@@ -180,8 +180,7 @@ def _sample_batch(
         if not running.any():
             break
         if running.mean() < 0.75:
-            # finished answers still cost time, but removing them copies the cache, so wait until a quarter have
-            # finished
+            # finished answers still cost time, but removing them copies the cache, so wait until a quarter are finished
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]

@@ -27,8 +27,7 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
-# Maximum number of tokens in training data of the paper's reward models; models with fewer positions have a lower
-# limit.
+# Length in tokens of the paper's reward-model training data; a model with fewer positions has a lower limit.
 LONGEST = 16_384
 # Number of conversations in a forward pass.
 BATCH = 8

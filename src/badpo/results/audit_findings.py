@@ -66,7 +66,7 @@ def _is_explained_by_others(row: Json) -> bool:
 
 
 def is_unsplit(pool: Json) -> bool:
-    """Return whether an attribute's figures are sums of bias and merit, because each comparison has one vote."""
+    """Return whether an attribute's figures are sums of bias and merit, because each comparison has only one vote."""
     return bool(pool.get("sum")) and not pool["absolute"]
 
 
@@ -105,7 +105,7 @@ def _response_with_more(config: Json) -> str:
 
 
 def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
-    """Describe one example pair of responses for each attribute, with the votes on the pair."""
+    """For each attribute, describe one example pair of responses and the votes on the pair."""
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     labels, sentences = audit_labels(summary), {}
     for pair in pairs:
@@ -142,7 +142,7 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
         sentences.append(("Annotators", alone))
     elif pool:
         sentences += _write_pool_sentences(summary, pool)
-    # if an attribute's label names no side, this is a name for the side that wins more often
+    # for an attribute whose label names no side, this is a name for the side that wins more often
     configs = {config["name"]: config for config in summary["settings"]["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
     thresholds = [
@@ -164,7 +164,7 @@ def _write_finding(summary: Json, row: Json, label: str) -> Finding:
 
 
 def _write_pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
-    """Return what the votes show about the annotators' biases, and the shared bias if it is known."""
+    """Return what the votes show about the annotators' biases and, if known, the shared bias."""
     settings, reason = summary["settings"], shown(pool["recommendation_reason"], _LONGEST_REASON)
     spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
     sentences = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []

@@ -63,16 +63,14 @@ from badpo.results.formatting import (
 # Largest and smallest half-width of a chart's axis, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Rounding steps of estimates, by the largest share of the votes that one person cast.
-# If a person cast a share w of all votes, removing these votes changes the pool's win rate by
-# w (pool's - person's win rate). Pages with and without these votes, rounded to a step s of log-odds, reveal this win
-# rate up to about s / (10 w). At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is
-# almost as accurate.
+# If a person cast a share w of all votes, removing these votes changes the pool's win rate by w (pool's - person's).
+# Pages with and without these votes, rounded to a step s of log-odds, reveal this win rate up to about s / (10 w).
+# At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is almost as accurate.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # In smaller pools, rounding does not protect a person from a reader of the pages with and without this person.
 FEWEST_HIDDEN = 50
-# If the share of comparisons with a property, such as unanimity, is outside this range, a voter can infer others'
-# votes.
+# If the share of comparisons with a property (all agree) is outside this range, a voter can infer others' votes.
 _SAFE_SHARES = 0.05, 0.95
 # The page does not name the table's file, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
@@ -100,7 +98,7 @@ _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
 def audit_html(summary: Json) -> str:
-    """Return the page of an audit as HTML text from the content of ``audit.json``.
+    """Return an audit's page as HTML text, given the content of ``audit.json``.
 
     The page needs no network and no script, and contains no texts from the table.
     """
@@ -187,7 +185,7 @@ def _severity_rank(problem: Json) -> int:
 
 
 def _find_step(largest: float) -> float:
-    """Rounding step for the largest share of the votes that one person cast."""
+    """Rounding step, which depends on the largest share of the votes that one person cast."""
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 
@@ -234,7 +232,7 @@ def _is_revealing(share: float | None) -> bool:
 
 
 def _hide_attribute_figures(row: Json, summary: Json) -> Json:
-    """Return the summary row of an attribute without figures that reveal individual votes."""
+    """Return an attribute's summary row without figures that reveal individual votes."""
     joint = row["joint"]
     hidden = ["verdict"]
     if _is_withheld(row["quality_adjusted"], summary["data"]):
@@ -257,7 +255,7 @@ def _hide_attribute_figures(row: Json, summary: Json) -> Json:
 def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
     """Return an attribute's summary of the annotators, without figures about only a few people."""
     classes, groups = pool["classes"], pool["groups"]
-    # a class that is dominated by one to four people counts as one person
+    # a class dominated by one to four people counts as one person
     sizes = {
         row["class"]: 1 if row["is_dominated"] else row["n_people"] for row in classes if row["n_people"]
     }
@@ -311,7 +309,7 @@ def _hide_check_figures(checks: Json, data: Json) -> Json:
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
     if reliability and not reliability["is_unknown"]:
-        # minimum number of people among the annotators with an estimated reliability
+        # minimum number of people among annotators with an estimated reliability
         n_people = reliability["n_estimated"] - (data["n_annotators"] - data["n_people"])
         if data["is_dominated"] or is_about_few(
             reliability["n_estimated"], data["n_people"] and max(n_people, 1)
@@ -342,7 +340,7 @@ def _hide_problem(row: Json, source: str) -> Json | None:
 
 
 def _subject(problem: Json) -> str:
-    """Return the attribute or the class of a finding; empty if the finding has neither."""
+    """Return a finding's attribute or class; empty if the finding has neither."""
     match = _OF_WHAT.match(problem["where"])
     return match[0] if match else ""
 
@@ -501,7 +499,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
 
 
 def _format_row(row: Json, pool: Json | None) -> list[str]:
-    """Format one attribute's row for the table that is printed in the terminal."""
+    """Format one attribute's row for the table printed in the terminal."""
     shares, ends = (row["cross_share"], row["win_rate"]), (row["ci_low"], row["ci_high"])
     columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
     columns.append(interval_text(*row["population_ci"]))
@@ -594,7 +592,7 @@ def _sort_by_votes(people: pd.DataFrame, votes: str) -> pd.DataFrame:
 
 
 def _draw_person(row: Json, least: int) -> DotRow:
-    """Draw the estimate and the shrunken estimate of one annotator."""
+    """Draw one annotator's individual estimate and shrunken estimate."""
     name, n_votes = row["annotator"], row["n_informative"]
     style = _FEW if n_votes < least else _ESTIMATED
     style = _FLAGGED if row["flag"] else style

@@ -1,4 +1,4 @@
-"""Check whether policies learned the bias of the votes, from tilts, paired differences and theta; suggest remedies."""
+"""Check from tilts, paired differences and theta whether policies learned the votes' bias; suggest remedies."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
 # Threshold for DPO's excess tilt, in log-odds: the removed share of a smaller excess tilt is mostly noise.
-# Errors of theta that are smaller than this threshold are accepted.
+# Errors in theta below this threshold are accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
 HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
@@ -123,7 +123,7 @@ class BiasCheck:
         return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
-        """Format a tilt or a difference of tilts with three decimals, and more if all differences are small."""
+        """Format a tilt or a difference of tilts with three decimals, or with more if all differences are small."""
         differences = (one.value for one in self.differences.values())
         return signed(value, decimal_places(differences, least=3))
 
@@ -208,7 +208,7 @@ def _slower(run: Run) -> str:
 
 
 def _longer(run: Run, kl: float) -> str:
-    """Return the command that trains to about the paper's KL divergence, with a higher learning rate or more steps."""
+    """Return the command that reaches about the paper's KL divergence with a higher learning rate or more steps."""
     training = run.readouts.training
     if training is None:
         return ""
@@ -226,7 +226,7 @@ def _longer(run: Run, kl: float) -> str:
 
 
 def bias_verdicts(suite: MeasuredRuns) -> list[str]:
-    """Return one sentence for each attribute and BA-DPO arm that says whether the arm removed the bias.
+    """For each attribute and BA-DPO arm, return one sentence that says whether the arm removed the bias.
 
     The verdict is about cross-group comparisons. There is no verdict without DPO.
     """
@@ -290,7 +290,7 @@ def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
 
 
 def _percent_interval(share: Interval) -> str:
-    """Format the confidence interval of a share without a percent sign at its lower end."""
+    """Format a share's confidence interval without a percent sign at the lower end."""
     return interval_text(share.low, share.high, percent).replace("\u00a0%", "", 1)
 
 
@@ -317,7 +317,7 @@ def _n_comparisons(suite: MeasuredRuns, check: BiasCheck) -> int | None:
 
 
 def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
-    """For the case that DPO has no large excess tilt, return the sentence with the next command."""
+    """Return the sentence that names the next command when DPO has no large excess tilt."""
     reason, kl = _reason(suite, check), suite.estimate(DPO, "kl")
     command = ""
     if reason == "no bias" and run.shown_table:

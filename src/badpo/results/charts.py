@@ -158,7 +158,7 @@ class Picture:
 
 
 def picture(chart: Markup) -> Picture:
-    """Return a chart with a margin and inline styles; colors are literal, for programs without CSS variables."""
+    """Return a chart with a margin, inline styles, and literal colors for programs without CSS variables."""
     page, rules = (page_templates().get_template(f"{name}.css").render() for name in ("page", "chart"))
     blocks = re.findall(r":root \{(.*?)\}", page, re.S)
     light, dark = (_colored(_PAPER + rules, block) for block in blocks)
@@ -213,7 +213,7 @@ def legend(entries: Iterable[tuple[str, int]]) -> Markup:
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear axis that maps values from ``low`` to ``high`` to positions from ``start`` to ``end``."""
+    """A linear axis that maps values between ``low`` and ``high`` to positions between ``start`` and ``end``."""
 
     low: float
     high: float
@@ -316,7 +316,7 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
-# Corners of the marks of each chart style, at a radius of one; a style with None has a circle as its mark.
+# Corners of each chart style's mark, at a radius of one; for a style with None, the mark is a circle.
 _SQUARE, _UP = "-.9,-.9 .9,-.9 .9,.9 -.9,.9", "0,-1.2 1.15,.9 -1.15,.9"
 _PLUS = "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
 _CROSS = "-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0"

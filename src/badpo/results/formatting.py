@@ -64,7 +64,7 @@ def arm_order(arm: str) -> tuple[int, str]:
 
 
 def built_in_of(config: Json) -> BuiltIn:
-    """Return the built-in type of an attribute, given the attribute's JSON configuration."""
+    """Return the built-in attribute type that an attribute's JSON configuration names."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
@@ -166,12 +166,12 @@ def count_text(n: int | None) -> str:
 
 
 def part_text(n: int | None, of: int | None) -> str:
-    """Format a count that is part of a total; write "many" if both are rounded to the same number."""
+    """Format a count that is part of a total; if both are rounded to the same number, write "many"."""
     return "many" if n == of and isinstance(n, Rounded) else count_text(n)
 
 
 def with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Format an estimate with its interval in brackets."""
+    """Format an estimate followed by its interval in brackets."""
     return f"{decimal(value)} ({interval_text(low, high)})"
 
 
@@ -230,12 +230,12 @@ def page_templates() -> "jinja2.Environment":
 
 
 def page(template: str, /, **values: Any) -> str:
-    """Render a page as HTML text from the name of its template and its values."""
+    """Render a page as HTML text from its template name and values."""
     return page_templates().get_template(f"{template}.html.jinja").render(**values)
 
 
 def sentence(template: str, macro: str, /, **values: Any) -> str:
-    """Render a macro of a template as plain text on one line."""
+    """Render a template macro as plain text on one line."""
     sentences = page_templates().get_template(template).module
     return re.sub("[ \n]+", " ", getattr(sentences, macro)(**values)).strip(" ")
 

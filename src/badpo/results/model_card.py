@@ -129,7 +129,7 @@ def _mean_theta(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> Json:
-    """Return the settings of the recipe that the model card shows, by name."""
+    """Return the recipe settings that the model card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {
         **run.config,

@@ -112,7 +112,7 @@ class LearnedTheta(_Content):
 
     @property
     def bias_in_votes(self) -> Interval | None:
-        """Log-odds that the response with the attribute wins a training vote; None if they are not recorded."""
+        """Log-odds that the response with the attribute wins a training vote; None if not recorded."""
         if self.offline is None or self.offline_low is None or self.offline_high is None:
             return None
         se = (self.offline_high - self.offline_low) / (2 * _Z)
@@ -148,7 +148,7 @@ class Readouts(_Content):
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
-        """Rate of each attribute, computed from probabilities if these were measured, else from sampled answers."""
+        """Rate of each attribute: from probabilities if these were measured, else from sampled answers."""
         return self.sampled | self.generated | self.rates
 
 
@@ -252,12 +252,12 @@ class Run:
         return Path(path).name if os.path.isabs(path) else path
 
     def train_command(self, *options: str) -> str:
-        """Return the `badpo train` command with the recipe of this run and further options."""
+        """Return the `badpo train` command with this run's recipe and further options."""
         return shlex.join(["badpo", "train", "--config", str(self.shown_folder / RUN_RECIPE), *options])
 
     @property
     def configs(self) -> dict[str, Json]:
-        """JSON configuration of each attribute in the run's bias term, in the order of the bias term."""
+        """JSON configuration of each attribute in the run's bias term, in the bias term's order."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
 
@@ -267,7 +267,7 @@ class Run:
         return set(self.bias.annotators) - set(self.bias.gold_annotators)
 
     def theta(self) -> Floats | None:
-        """Return the theta of every annotator in log-odds; None if the run has no bias term."""
+        """Return every annotator's theta in log-odds; None if the run has no bias term."""
         if not self.bias.attributes or not (self.folder / "bias.safetensors").exists():
             return None
         from badpo.objective.bias import BiasTerm
@@ -276,14 +276,14 @@ class Run:
         return values
 
     def measured(self, *place: str) -> Measured:
-        """Return the estimate at a path of the readouts; if the path does not exist, an estimate without a value."""
+        """Return the estimate at a path in the readouts; if the path is missing, return an estimate without a value."""
         found: Any = self.readouts
         for name in place:
             found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
         return found if isinstance(found, Measured) else Measured.model_construct(value=found)
 
     def reading(self, *place: str) -> Interval | None:
-        """Return the estimate at a path of the readouts, such as "heldout", "length"; None if nothing was measured.
+        """Return the estimate at a path in the readouts, such as "heldout", "length"; None if nothing was measured.
 
         If no interval was recorded, the function computes a normal interval from the standard error, or NaN. The result
         is also None if the estimate is from the votes of fewer than five people.
@@ -325,7 +325,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """Share of DPO's shift in a rate or length that an arm removed.
+    """Share of DPO's shift, in a rate or length, that an arm removed.
 
     ``share`` is the removed share of the shift, per seed and averaged. This share is None if the interval of DPO's
     shift includes zero, because its denominator would be noise. ``distance`` is the distance of the arm to the
@@ -425,7 +425,7 @@ class MeasuredRuns:
         return _normal_interval(dpo.value - reference.value, se)
 
     def difference(self, arm: str, other: str, key: str) -> Estimate | None:
-        """Return the paired difference of a metric such as "tilt/length" between two arms.
+        """Return the paired difference between two arms in a metric such as "tilt/length".
 
         The result is None if the arms were not measured on the same rows. With one seed, the interval of the difference
         is clustered by prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference
@@ -477,7 +477,7 @@ class MeasuredRuns:
         return ""
 
     def is_drifting(self, arm: str) -> bool:
-        """Return whether an arm's log-probabilities of the compared responses fell far below the reference's."""
+        """Return whether the arm assigns the compared responses log-probabilities far below the reference's."""
         found = self.estimate(arm, "log_ratio")
         return found is not None and found.value < FAR_BELOW
 
@@ -486,7 +486,7 @@ class MeasuredRuns:
         return built_in_of(self.configs.get(name, {})).is_length
 
     def removal(self, arm: str, is_rate: bool, *place: str) -> Removal:
-        """Return the share of DPO's shift that an arm removed, and the arm's distance to the reference."""
+        """Return the share of DPO's shift that an arm removed, and the arm's distance from the reference."""
         reference, dpo, own = (self.estimate(name, *place) for name in (REFERENCE, DPO, arm))
         if reference is None or own is None:
             return Removal()

@@ -1,4 +1,4 @@
-"""Write findings about trained runs as sentences: rates and lengths of the answers of each arm, and anchors.
+"""Write findings about trained runs as sentences: attribute rates and lengths of each arm's answers, and anchors.
 
 `run_sentences.jinja` has the sentences; this module decides which of them apply.
 """

@@ -113,7 +113,7 @@ Columns = list[tuple[str, tuple[str, ...]]]  # name of each group and names of i
 
 
 def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
-    """Return the column groups of the table, and the cells of every arm; a dash marks a value that was not measured."""
+    """Return the table's column groups and every arm's cells; a dash marks a value that was not measured."""
     found = quantities(suite)
     rate = ("rate", "distance in log-odds", PAPERS_SHARE)
     mean = ("mean", "distance", PAPERS_SHARE)
@@ -190,7 +190,7 @@ def figures(suite: MeasuredRuns) -> list[Figure]:
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
-    """Return the chart style of an arm, which is the same in every figure."""
+    """Return an arm's chart style, which is the same in every figure."""
     others = [name for name in suite.arms if name not in _ARM_STYLES]
     return _ARM_STYLES[arm] if arm in _ARM_STYLES else class_style(others.index(arm))
 
@@ -219,7 +219,7 @@ def _arm_panel(
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
-    """Return the reference line of a chart panel: the mean of a metric over arms."""
+    """Return a chart panel's reference line: the mean of a metric over arms."""
     each = (suite.estimate(arm, *place) for arm in arms or suite.arms)
     known = [found.value for found in each if found]
     return Level(float(np.mean(known)), name) if known else None

@@ -54,8 +54,8 @@ LOGITS_AT_ONCE = 2**22
 # embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
-# Input tensors of the forward pass that scores responses; see `badpo.training.packing.plan_pack`. "segments" stays an
-# array.
+# Input tensors of the forward pass that scores responses; see `badpo.training.packing.plan_pack`.
+# "segments" stays an array.
 ScoringInputs = dict[str, Tensor]
 
 

@@ -35,8 +35,7 @@ from badpo.training.packing import Pair
 logger = logging.getLogger(__name__)
 
 # Number of responses in a shard of the cache; a killed process loses the responses of at most one shard.
-# The number of responses in a shard is even, so that the two responses of a comparison share the forward pass over
-# their prompt.
+# The number of responses in a shard is even, so that both responses of a comparison share their prompt's forward pass.
 RESPONSES_PER_SHARD = 4096
 # Settings of a model or an adapter that do not change log-probabilities.
 # `save_pretrained` and the Trainer write the settings in the first two lines of the regular expression.
