@@ -53,11 +53,11 @@ WIDEST_TAU = 5.0
 # A few very large differences in a continuous attribute, which may be errors, would dominate the estimates.
 # If 3 % of the differences are 40 times too large, annotators' confidence intervals have a coverage of 74 %.
 # With differences capped at five units, confidence intervals have a coverage of 92 %; with a cap at three units, 95 %.
-# Credible intervals have a coverage of 89 % if differences above three units are capped, because capped differences
-# contain no information on bias.
+# With a cap at three units, credible intervals have a coverage of only 89 %.
+# Capped differences contain no information on bias.
 # The coverage of credible intervals is 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
-# Largest number of groups of annotators whose sizes are reported.
+# Largest number of annotator groups whose sizes are reported.
 SIZES_SHOWN = 5
 # If prompts have at least this number of comparisons on average, standard errors are clustered by prompt.
 # Standard errors are also clustered by prompt if the share of repeated votes exceeds this value.
@@ -103,14 +103,14 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# Random responders are hard to detect if annotators have, on average, fewer than this number of votes on comparisons
-# whose responses do not differ in the attribute.
+# Random responders are hard to detect with fewer votes per annotator than this on comparisons whose sides are equal.
 # The limit was found in 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
 # The audit raised 25 wrong flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
 # Adjusting for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
-# In simulated pools with a between-annotator sd of 0.5, confidence intervals have a coverage of 92 %, and credible
-# intervals have a coverage of 90 %. Each annotator had 100 votes on comparisons whose responses do not differ.
+# In simulated pools with a between-annotator sd of 0.5, confidence intervals have a coverage of 92 %.
+# Credible intervals have a coverage of 90 % in these pools with a between-annotator sd of 0.5.
+# Each annotator had 100 votes on comparisons whose responses do not differ.
 UNSURE = 0.25
 # If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
 # Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
@@ -244,7 +244,7 @@ class Design:
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
         # Every bias estimator takes `votes` as its first argument, and every reliability estimator `reliability_votes`.
-        # In `reliability_votes` outliers are capped, not set to 0, because 0 would mean that the sides do not differ.
+        # In `reliability_votes`, outliers are capped, not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)
@@ -284,7 +284,7 @@ def find_anchors(design: Design, options: AuditOptions) -> Bools:
 
 
 def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
-    """Mark the annotators whom a list names by id or pseudonym; error messages call the option ``key``.
+    """Mark the annotators whom a list names by id or pseudonym; error messages refer to the option as ``key``.
 
     Raises `ConfigError` if a name is not among the annotators; the message shows pseudonyms only.
     """
@@ -399,7 +399,7 @@ def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: f
     if line is not None:
         value, variance = line.adjust(*estimates)
     adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau is valid whether reliability explains a part of the variance or none of it.
+    # The interval of tau is valid whether reliability explains part of the variance or none of the variance.
     unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
     sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(
@@ -651,7 +651,7 @@ class AnnotatorEstimates:
 def estimate_annotators(
     judgments: Judgments, design: Design, options: AuditOptions
 ) -> AnnotatorEstimates:
-    """Estimate the annotators' biases, and test the assumptions of the estimates.
+    """Estimate the annotators' biases, and test the assumptions behind the estimates.
 
     Classes are always compared using the conditional likelihood without anchors.
     """
@@ -789,7 +789,7 @@ def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
 
 
 def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
-    """If comparisons have one vote each, return a caveat about differences between annotators, else an empty text."""
+    """With one vote per comparison, return a caveat about annotator differences; otherwise return an empty text."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
@@ -809,7 +809,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 def _list_refused_figures(
     shrunken: ShrunkenBiases, sums: Sums | None, is_absolute: bool
 ) -> dict[str, str]:
-    """List the figures of an attribute that the audit does not report, each with the reason."""
+    """For an attribute, list the figures that the audit does not report, each with the reason."""
     refused = {}
     if not has_known_tau(shrunken):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)
@@ -869,7 +869,7 @@ class ClassComparison(NamedTuple):
 
 
 def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassComparison]:
-    """Compare the classes on each attribute; the result has no rows if there are fewer than two classes."""
+    """Compare the classes on each attribute; with fewer than two classes, the result has no rows."""
     if len(design.labels) < 2:
         return [ClassComparison([], None, "")] * len(design.attributes)
     shift = _logits_of_judgments(design, biases)
@@ -890,7 +890,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     is_informed = (biases.n_informative > 0) & design.is_person[:, None]
     members = [is_informed & (design.classes == label)[:, None] for label in design.labels]
     people = [each.sum(axis=0) for each in members]
-    # number of informative votes of the people of a class on each attribute
+    # number of informative votes on each attribute by the people in a class
     n_votes = [np.where(each, biases.n_informative, 0) for each in members]
     dominated = [[is_dominated(column) for column in each.T] for each in n_votes]
     figures = np.array([people, dominated, offsets.n, *cells], dtype=object)

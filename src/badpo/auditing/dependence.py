@@ -19,8 +19,8 @@ from badpo.theory import Bools, Floats, Ints
 USUAL_SHARE = 0.05
 # Evidence requires at least this many comparisons with extra votes, and this many standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An adjudicator cast at least FEWEST_DECIDED votes. At least the share NEARLY_ALL of these votes is on comparisons with
-# extra votes.
+# An adjudicator cast at least FEWEST_DECIDED votes.
+# At least the share NEARLY_ALL of an adjudicator's votes is on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
     "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
@@ -39,8 +39,8 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
     """Return the judgments used for estimates, and a notice for each kind of omitted judgment.
 
     If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
-    because repeated votes share the annotator's taste. Votes in both orders of the responses stay if the position is a
-    declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
+    because repeated votes share the annotator's taste. Votes in both orders of the responses are kept if the position
+    is a declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
     """
     problems: list[Problem] = []
     if not judgments.has_identities:
@@ -145,7 +145,7 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # -- ties ------------------------------------------------------------------------------------------------------
 
-# Significance level of the tests for selective ties, over all attributes.
+# Significance level, over all attributes, of the tests for selective ties.
 SELECTIVE = 0.05
 MOST_SIZE = (
     3.0  # cap on differences, in medians, so that a few large differences do not dominate the test

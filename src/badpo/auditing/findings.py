@@ -196,7 +196,7 @@ def check_anchors(
 def check_estimates(
     findings: AuditProblems, design: Design, options: AuditOptions, estimates: AnnotatorEstimates, j: int
 ) -> None:
-    """Report estimates of annotators that are missing, infinite or not comparable."""
+    """Report annotator estimates that are missing, infinite or not comparable."""
     name, least = design.attributes[j], options.min_informative
     pool, graph = estimates.pool[name], estimates.checks["components"]["informative"][name]
     informative = estimates.biases.n_informative[design.n_votes > 0, j]

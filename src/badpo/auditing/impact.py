@@ -124,7 +124,7 @@ def count_changed_labels(
 
 
 def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
-    r"""Select the votes with the strongest evidence for each flag of bias or of low reliability, with their texts.
+    r"""For each flag of bias or low reliability, select the votes with the strongest evidence, along with their texts.
 
     The result is personal data. The evidence of a vote for a flag is the log-likelihood ratio
 

@@ -54,7 +54,7 @@ def pool_attributes(
     """Estimate the pool's bias toward each attribute from the votes.
 
     All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
-    prefers the attribute if they are above 0. If the votes do not identify a number, its value is None.
+    prefers the attribute if the log-odds are above 0. If the votes do not identify a number, its value is None.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def interval_row(interval: Interval | None) -> Json:
 
 
 def plain(value: Any) -> Any:
-    """Convert numpy numbers and arrays to Python values, and values that are not finite to None, for JSON.
+    """For JSON, convert numpy numbers and arrays to Python values, and values that are not finite to None.
 
     Examples
     --------
@@ -249,9 +249,9 @@ SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
     r"""Log-odds that the response with each attribute wins, with their source: swap pairs or all judgments.
 
-    The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs gets
-    the log-odds of all cross-group judgments. The quality of responses attenuates log-odds from all judgments, or
-    biases these log-odds if quality correlates with the attribute.
+    The responses in a swap pair differ only in the attribute, so quality cancels out. For an attribute without swap
+    pairs, the log-odds come from all cross-group judgments. The quality of responses attenuates log-odds from all
+    judgments, or biases these log-odds if quality correlates with the attribute.
 
     The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
     """
@@ -266,7 +266,7 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
 def swap_pair_sides(judgments: Judgments) -> Floats:
     """For votes on swap pairs, the side with each attribute, of shape (n_votes, n_attributes); 0 for other votes.
 
-    The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
+    The two responses in a swap pair have the same body, which is the text without signature, Markdown marks and
     repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other
     declared attributes are equal. An attribute of the judgment, such as which response was shown first, has no swap
     pairs.
@@ -289,7 +289,7 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 
 
 def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
-    """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
+    """Bias toward each attribute, estimated from swap pairs, in which quality cancels out; None without an estimate.
 
     An attribute's row has the log-odds, their interval, the numbers of votes and voters, and (as part of a sentence in
     ``assumes``) the assumption on which the estimate depends. If all swap pairs have the same prompt, the ends of the
@@ -378,7 +378,7 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
 
 
 # Minimum correlation between the differences of the two responses in a feature and in an attribute.
-# Significance level of the test that a feature explains the biases, over all pairs of features and attributes.
+# Significance level, over all pairs of features and attributes, of the test whether a feature explains the biases.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 

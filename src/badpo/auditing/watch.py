@@ -89,8 +89,7 @@ class AuditMonitor:
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
         # The evidence about each annotator is an array with one row per attribute.
-        # A row of an annotator's evidence contains three kinds of log-likelihood ratios and the number of informative
-        # votes.
+        # A row of this evidence has three kinds of log-likelihood ratios and the number of informative votes.
         # The first kind of ratio tests whether the annotator votes like the co-voters.
         # The second kind of ratio tests for random responding, and the third kind for low reliability.
         self._evidence: dict[str, Floats] = {}
@@ -213,7 +212,7 @@ class AuditMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
-        """Load the saved state of a monitor; further updates give the same results as if it had never been saved.
+        """Load a monitor's saved state; further updates give the same results as if the monitor had never been saved.
 
         Raises
         ------
@@ -351,8 +350,7 @@ def watch(
         raise ConfigError(
             f"votes per comparison must be 2 or more, so that votes can be compared; got {votes_per_comparison}"
         )
-    # The lock is taken before reading, so an annotator who is deleted in the meantime is in neither the table nor the
-    # state.
+    # The lock is taken before reading, so an annotator deleted in the meantime is in neither table nor state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
@@ -432,7 +430,7 @@ def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[
 
 
 def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
-    """Load the monitor of an earlier call, or create a monitor."""
+    """Load the monitor from an earlier call, or create a new monitor."""
     definitions = [dict(attribute.config) for attribute in judgments.attributes]
     current: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
     if not state.exists():

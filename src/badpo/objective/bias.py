@@ -330,7 +330,7 @@ def _require_distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
 
 
 def require_classes(annotators: Sequence[str], labels: Sequence[object]) -> None:
-    """Raise `ConfigError` unless every annotator has the label of a class."""
+    """Raise `ConfigError` unless every annotator has a class label."""
     rows = zip_longest(annotators, labels)
     unlabelled = [name for name, label in rows if name is None or not isinstance(label, str)]
     if unlabelled:

@@ -141,7 +141,7 @@ SMALLEST_WEIGHT = 1e-4
 
 
 class GroupWeights(VoteWeights):
-    r"""Weights of annotator groups, updated from the groups' losses by exponentiated-gradient steps.
+    r"""Weights of annotator groups, which exponentiated-gradient steps update using the groups' losses.
 
     .. math:: \mathcal{L} = \frac{\sum_j q_{g(j)} w_j \ell_j}{\sum_j q_{g(j)} w_j}, \qquad
         q_g \leftarrow q_g\, e^{\eta \bar\ell_g}

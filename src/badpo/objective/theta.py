@@ -63,7 +63,7 @@ class VoteWindow:
         self._votes: JudgedVotes | None = None
 
     def add(self, votes: JudgedVotes) -> JudgedVotes | None:
-        """Add the votes of a step; return the latest votes if an update is due, else None."""
+        """Add the votes of a step; return the latest votes if an update is due, and None otherwise."""
         known = [self._votes, votes] if self._votes is not None else [votes]
         self._votes = JudgedVotes.join(known).select_last(WINDOW)
         self._n_steps += 1

@@ -164,7 +164,7 @@ def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
-    ``clusters`` has the same label for rows that depend on one another, usually the rows of a prompt. By default every
+    ``clusters`` has the same label for rows that depend on one another, usually the rows of a prompt. By default, every
     row of ``values`` is its own cluster.
 
     Returns
@@ -209,7 +209,7 @@ def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Int
 def cluster_difference(
     values: ArrayLike, first: ArrayLike, clusters: ArrayLike | None = None
 ) -> Interval:
-    """Mean of the rows in ``first`` minus mean of the other rows, with a cluster-robust interval.
+    """Mean of the rows in ``first`` minus the mean of the other rows, with a cluster-robust interval.
 
     If a cluster has rows in both means, the interval accounts for the dependence between these rows. For the held-out
     gap, ``values`` is the correctness of each judgment and ``first`` is the mask of cross-group judgments.

@@ -90,7 +90,7 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
 
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
-    """Rate of each attribute under the tilted policy: its mean probability over prompts.
+    """Rate of each attribute under the tilted policy, which is the attribute's mean probability over prompts.
 
     References
     ----------
@@ -204,7 +204,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
 def _validate_choices(
     log_probs: ArrayLike, carries: ArrayLike, attributes: Sequence[str] = ()
 ) -> tuple[Floats, Floats]:
-    """Convert log-probabilities and indicators of attributes to arrays; raise `ValueError` if they are unusable."""
+    """Convert log-probabilities and attribute indicators to arrays; raise `ValueError` if the values are unusable."""
     logs, indicator = np.asarray(log_probs, float), np.asarray(carries, float)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
     broken = np.isnan(logs) | (logs == np.inf)
