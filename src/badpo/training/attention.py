@@ -40,7 +40,7 @@ _MOST_BLOCKS = 4
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
-# The variable-length attention kernel of torch requires a GPU of the Ampere generation (8.0) or later.
+# Torch's variable-length attention kernel requires a GPU of the Ampere generation (8.0) or later.
 _FIRST_WITH_VARLEN = (8, 0)
 # In older versions of torch, the variable-length kernel requires as many key heads as query heads.
 _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -188,8 +188,8 @@ def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
     """Cut each segment into at most ``most`` query blocks; return an int64 array of shape (n_blocks, 5).
 
     The columns of the array are begin, end, n_before, prefix_start and n_prefix. Each query in [begin, end) attends to
-    the n_before tokens before its block and to the tokens of the block up to its own position. Of the n_before tokens,
-    the first n_prefix are the shared prefix, and the rest belong to the same segment as the queries.
+    the n_before tokens before its block and to the block's tokens up to the query's own position. Of the n_before
+    tokens, the first n_prefix are the shared prefix, and the rest belong to the same segment as the queries.
     """
     q_start, q_end, prefix_start, prefix_end = segments.T
     n_query, n_prefix = q_end - q_start, prefix_end - prefix_start
@@ -275,7 +275,7 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
             f"{type(model).__name__} cannot switch its attention to tree attention; use the padded forward"
         )
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
-    # Transformers ignores the padding mask unless a mask function is registered under the name of the attention.
+    # Transformers ignores the padding mask unless a mask function is registered under the attention's name.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
     ordinary = model.config._attn_implementation
     model.set_attn_implementation(TREE_ATTENTION)

@@ -53,7 +53,7 @@ class MicroBatch(TypedDict):
 def plan_steps(
     batching: str, comparison: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Distribute the judgments of an epoch over optimizer steps.
+    """Distribute an epoch's judgments over optimizer steps.
 
     ``random`` shuffles individual judgments and puts ``batch_size`` of them into a step, as in the paper. ``grouped``
     shuffles comparisons and puts ``batch_size`` judgments of consecutive comparisons into a step; the judgments of a
@@ -106,7 +106,7 @@ class EncodedJudgments(torch.utils.data.Dataset):
         return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the positions of the judgments unchanged, because `ComparisonCollator` reads the judgments itself."""
+        """Return the judgments' positions unchanged, because `ComparisonCollator` itself reads the judgments."""
         return indices
 
     @property
@@ -151,7 +151,7 @@ class ComparisonCollator:
     """Build the tensors of a micro-batch: each comparison once for the forward pass, and all votes on it.
 
     All processes need the same number of micro-batches. A micro-batch without judgments therefore contains the first
-    comparison of the data but no vote, so that its loss is zero and still depends on every parameter.
+    comparison of the data but no vote, so its loss is zero but still depends on every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
@@ -165,7 +165,7 @@ class ComparisonCollator:
         self._layout = layout
 
     def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> MicroBatch:
-        """Build the micro-batch of the judgments at the given positions in the data set."""
+        """Build a micro-batch from the judgments at the given positions in the data set."""
         votes = np.asarray(vote_ids, dtype=np.int64)
         comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
         if not len(votes):

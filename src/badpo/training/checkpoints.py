@@ -1,4 +1,4 @@
-"""Files of a training run: checkpoints, properties that a resumed run must share, step log, and package versions."""
+"""A training run's files: checkpoints, properties that a resumed run must share, the step log, and package versions."""
 
 # mypy does not analyze transformers, so transformers classes have no types
 # mypy: disallow-subclassing-any=False
@@ -94,7 +94,7 @@ class Environment(TypedDict):
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """Yield a temporary folder, which replaces ``folder`` at the end of the context or is deleted after an error.
 
-    If several processes train together, only one of them is the writer.
+    If several processes train together, only one process is the writer.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
@@ -149,7 +149,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _flush_tree(folder: Path) -> None:
-    """Flush all files in a folder and the directory entries of the folder to the disk."""
+    """Flush all files in a folder and the folder's directory entries to the disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.exists():
             flush_to_disk(path)
@@ -211,7 +211,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List the folders of all checkpoints of a run, complete or not, from the newest to the oldest."""
+    """List all checkpoint folders of a run, complete or not, from newest to oldest."""
     return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 

@@ -62,8 +62,8 @@ _TYPE_NAMES = {
     dict: "a dict",
 }
 
-# Arguments of the Trainer for which `BADPOConfig` always sets the same value.
-# The fields of these arguments keep the defaults of transformers, because command-line parsers turn them into flags.
+# Trainer arguments that `BADPOConfig` always sets to fixed values.
+# The fields for these arguments keep the transformers defaults, because command-line parsers turn fields into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -94,7 +94,7 @@ def resolve_bias_fit(
 
 
 def lacks_float64() -> bool:
-    """Whether the default device does not support float64, which margins and the gradient of theta require."""
+    """Whether the default device lacks float64, which margins and the gradient of theta require."""
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
@@ -124,9 +124,9 @@ def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArgument
 @_suggest_arguments
 @dataclass
 class BADPOConfig(TrainingArguments):
-    r"""Arguments of a BA-DPO run: the arguments of `transformers.TrainingArguments` and the fields below.
+    r"""Arguments of a BA-DPO run: those of `transformers.TrainingArguments` and the fields below.
 
-    The names and defaults of the arguments are those of TRL's ``DPOConfig``. The batch size counts judgments: an
+    The arguments have the names and defaults of TRL's ``DPOConfig``. The batch size counts judgments: an
     optimizer step has ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
     ``batching="comparisons"``, the batch size counts comparisons instead of judgments.
 
@@ -294,7 +294,7 @@ class BADPOConfig(TrainingArguments):
 
     @property
     def objective(self) -> Json:
-        """Objective that TRL's arguments ``loss_type`` and ``ld_alpha`` select, as a block of a recipe."""
+        """Objective selected by TRL's arguments ``loss_type`` and ``ld_alpha``, as a recipe block."""
         return objective_of_trl_keys(self.loss_type, self.ld_alpha)[0]
 
     @classmethod
@@ -308,7 +308,7 @@ class BADPOConfig(TrainingArguments):
 
     def _find_wrong_types(self) -> Iterator[str]:
         """Describe each argument that has the wrong type; convert numpy numbers to Python numbers."""
-        # Command-line parsers change the types of the dataclass fields, so badpo reads the annotations of the class.
+        # Command-line parsers change the dataclass field types, so badpo reads the class annotations.
         # badpo does not check the types of fields that a subclass of `BADPOConfig` adds.
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):

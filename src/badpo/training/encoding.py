@@ -145,7 +145,7 @@ def _template_error(tokenizer: PreTrainedTokenizerBase, what: str) -> ConfigErro
 
 @dataclass(frozen=True)
 class EncodedComparisons:
-    """Token ids of comparisons, with a record of the comparisons and responses that exceed the length limit.
+    """Token ids of comparisons, with a record of which comparisons and responses exceed the length limit.
 
     ``pairs`` has two entries for each comparison: the prompt with response a and the prompt with response b. Each
     response ends with the end-of-text token unless the length limit has cut the response.

@@ -47,9 +47,9 @@ from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
 
-# Configurations of a model, each with the dropouts that `disable_dropout` removed from it.
+# A model's configurations, each with the dropouts that `disable_dropout` removed from it.
 Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
-# Column names of badpo, mapped to column names of the table; None leaves a column unused.
+# badpo's column names, mapped to the table's column names; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
 VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
 # Notices about defaults that badpo chose for a script, which badpo logs like warnings.
@@ -57,7 +57,7 @@ _LOGGED_NOTICES = ("N103", "N161", "N162", "N163")
 
 
 class TrainingData(NamedTuple):
-    """Training judgments, the variant of the bias term, and findings about the judgments and the variant."""
+    """Training judgments, the bias variant, and findings about both."""
 
     judgments: Judgments
     variant: str
@@ -136,7 +136,7 @@ def start_policy(
 
 
 def require_trainable(model: PreTrainedModel) -> None:
-    """Raise `ConfigError` if no weight of the model is trainable."""
+    """Raise `ConfigError` if the model has no trainable weight."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
             "no weight of the model is trainable. Load an adapter with PeftModel.from_pretrained(base, adapter, "
@@ -327,7 +327,7 @@ def make_theta_rule(
     fit: str | None,
     learning_rate: float | None,
 ) -> ThetaRule | None:
-    """Create the update rule of theta ("anchored" or "adam"); return None if no part of theta is learned.
+    """Create theta's update rule ("anchored" or "adam"); return None if no part of theta is learned.
 
     ``losses`` are the losses of the objective. ``judgments`` are all training votes; they are None for a stream, for
     which theta starts at 0.
@@ -351,7 +351,7 @@ def make_start_votes(judgments: Judgments) -> JudgedVotes:
 def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools:
     """Find the gold annotators by their ids or pseudonyms; return a mask of shape (n_annotators,).
 
-    Gold annotators are known to have no bias, so that their votes identify the shared bias of the other annotators.
+    Gold annotators are known to have no bias, so their votes identify the bias that the other annotators share.
     """
     if not len(names):
         return np.zeros(judgments.n_annotators, dtype=bool)
@@ -413,7 +413,7 @@ def require_log_odds(objective: Objective, args: BADPOConfig) -> None:
 
 
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` unless a bias term has the annotators, attributes and gold annotators of the run."""
+    """Raise `ConfigError` unless a bias term has the run's annotators, attributes and gold annotators."""
     annotators = tuple(judgments.annotators["pseudonym"])
     if bias.annotators != annotators or bias.attributes != judgments.attribute_names:
         raise ConfigError(
@@ -436,9 +436,9 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
 def read_training(
     data: Judgments | Source, attributes: Attributes, variant: str | None, columns: Columns = None
 ) -> TrainingData:
-    """Read training data and choose the variant of the bias term.
+    """Read the training data and choose the bias variant.
 
-    If a script for TRL declares neither a variant of the bias nor an attribute, badpo chooses the attribute length.
+    If a script for TRL declares neither a bias variant nor an attribute, badpo chooses the attribute length.
     """
     try:
         judgments = as_judgments(data, attributes, columns=columns)
@@ -528,7 +528,7 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
 
 
 def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns = None) -> Judgments:
-    """Read evaluation data with the attributes and the annotator indices of the training data ``train``.
+    """Read evaluation data with the same attributes and annotator indices as the training data ``train``.
 
     Annotators without training votes get the index -1, for which a `BiasTerm` uses the pool mean of theta.
     """

@@ -3,8 +3,8 @@
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
 runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits, in portions
 of limited size, and only at the positions before scored tokens. The model class thus applies its own output head, bias,
-scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a wrapped
-model loses the gradients silently.
+scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a submodule of a wrapped
+model silently loses the gradients.
 """
 
 # mypy does not analyze torch and transformers, so their classes have no types
@@ -142,7 +142,7 @@ def _inner_models(model: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 class _HiddenStates(BaseModelOutputWithPast):
-    """Output of a decoder that contains only hidden states; all other fields are None."""
+    """Decoder output that contains only hidden states; all other fields are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -301,7 +301,7 @@ def response_logps(
 
 
 def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
-    """Convert the arrays of a layout to tensors on ``device``; only ``segments`` stays a numpy array."""
+    """Convert a layout's arrays to tensors on ``device``; only ``segments`` stays a numpy array."""
     return {
         name: value if name == "segments" else torch.as_tensor(value).to(device)
         for name, value in inputs.items()

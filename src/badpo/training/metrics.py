@@ -1,7 +1,7 @@
-"""Metrics of a step or an evaluation, and errors for values that are not finite.
+"""Metrics of a step or an evaluation, and errors for non-finite values.
 
-If a value is not finite, all processes of a run stop together, because a process that stops alone leaves the other
-processes waiting. The Trainer's checks are not sufficient: the mean loss of a step does not show which comparison
+If a value is not finite, all processes of a run stop together, because a process that stopped alone would leave the
+other processes waiting. The Trainer's checks are not sufficient: the mean loss of a step does not show which comparison
 causes the error, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may
 already exist.
 """
@@ -77,7 +77,7 @@ class Tally:
         self._values: list[tuple[Tensor, Tensor]] = []
 
     def add(self, inputs: MicroBatch, margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
-        """Add the judgments of a micro-batch with their margins, bias logits (response a minus b) and losses."""
+        """Add a micro-batch's judgments with their margins, bias logits (response a minus b) and losses."""
         margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
         correct = (sign * margins > 0).double()
@@ -128,12 +128,12 @@ class Tally:
 
     @property
     def margins(self) -> Tensor:
-        """Margins of the judgments that this process added, in the order of the judgments."""
+        """Margins of the judgments that this process added, in the same order as the judgments."""
         return torch.cat([values[0] for _, values in self._values])
 
     @property
     def losses(self) -> Tensor:
-        """Losses of the judgments that this process added, in the order of the judgments."""
+        """Losses of the judgments that this process added, in the same order as the judgments."""
         return torch.cat([values[2] for _, values in self._values])
 
     @property
@@ -144,7 +144,8 @@ class Tally:
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
         """Sum the metrics and the tensors in ``more`` over all processes; return the summed tensors.
 
-        Raise `NotFiniteError` if a value of a judgment is not finite on any process; its message begins with ``when``.
+        If a judgment's value is not finite on any process, raise `NotFiniteError` with a message that begins with
+        ``when``.
         """
         parts = [self._n_broken, self.sums, *more]
         n_broken, self.sums, *added = accelerator.reduce(parts, reduction="sum")
@@ -163,7 +164,7 @@ class Tally:
         policy: Iterable[torch.nn.Parameter],
         theta: Sequence[torch.nn.Parameter],
     ) -> None:
-        """Add up the sums of a step and the gradient of theta over all processes.
+        """Add up a step's sums and the gradient of theta over all processes.
 
         The sum of theta's gradients over all processes replaces the gradient of this process. The gradients of
         ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty, because the scaler
@@ -205,7 +206,7 @@ class Tally:
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
-    """Mean of theta over the annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
+    """Mean theta over annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
 
     Without rounding, a removed annotator's theta could be computed from the mean and the thetas of all other
     annotators.

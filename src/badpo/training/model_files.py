@@ -25,7 +25,7 @@ from badpo.data.problems import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Errors that a library raises if it cannot read the files of a model.
+# Errors that a library raises if it cannot read a model's files.
 UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -259,7 +259,7 @@ def require_data(name: str, revision: str = "main") -> None:
     """Raise `ConfigError` if a model, adapter or base model has pickled weights or settings that refer to code."""
     folder = _require_model(name, revision)
     base = _read_settings(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
-    # if a folder contains an adapter but no model, transformers also loads the base model of the adapter
+    # if a folder contains an adapter but no model, transformers also loads the adapter's base model
     if base and not (Path(name) / "config.json").exists():
         _require_model(str(base), revision)
 
@@ -311,7 +311,7 @@ def _require_lora(path: Path, content: Json) -> None:
 
 
 def require_settings(name: str, revision: str = "main") -> Path:
-    """Inspect the settings files of a model and return the folder that contains them.
+    """Inspect a model's settings files and return the folder that contains them.
 
     Raises
     ------
@@ -340,7 +340,7 @@ def require_settings(name: str, revision: str = "main") -> Path:
 
 
 def _find_folder(name: str, revision: str) -> Path:
-    """Return the local folder of a model; if the model is on the Hub, download its settings files."""
+    """Return a model's local folder; if the model is on the Hub, download its settings files."""
     if Path(name).is_dir():
         folder = Path(name)
     else:
@@ -355,12 +355,12 @@ def _find_folder(name: str, revision: str) -> Path:
 
 
 def _require_own_files(folder: Path) -> None:
-    """Raise `ConfigError` if a link in a folder leads out of the folder, or an entry is neither a file nor a folder.
+    """Raise `ConfigError` if a link in a folder leads out of the folder or an entry is neither a file nor a folder.
 
     Libraries follow symbolic links, and could copy other files of this machine into the trained model.
     """
     top = Path(os.path.realpath(folder))
-    # the cache of the Hub stores each file once and links to it from snapshots/COMMIT
+    # the Hub cache stores each file once and links to it from snapshots/COMMIT
     blobs = top.parents[1] / "blobs" if top.parent.name == "snapshots" else top
     for parent, folders, files in os.walk(top):
         for name in (*folders, *files):

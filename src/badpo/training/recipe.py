@@ -1,7 +1,7 @@
 """Recipes: YAML files that define a training run with TRL's keys, badpo's blocks, and presets with the paper's values.
 
 badpo reads a recipe without loading torch, so that it reports a misspelt key at once. One `ConfigError` reports all
-errors of a recipe file, each with its line.
+errors in a recipe file, each with its line.
 """
 
 # pydantic creates a class from the list of TRL's keys at run time, which mypy cannot analyze
@@ -86,7 +86,7 @@ def _parse_baselines(value: object) -> list[Mapping[str, object]]:
 
 
 class Block(BaseModel):
-    """Base class for the blocks of a recipe, in which an unknown key is an error."""
+    """Base class for recipe blocks, in which an unknown key is an error."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, coerce_numbers_to_str=True, protected_namespaces=()
@@ -96,7 +96,7 @@ class Block(BaseModel):
 class BiasBlock(Block):
     """Recipe block for the bias term: its variant, theta's update rule, and the gold annotators.
 
-    The alias of each field is the name of the setting in `BADPOConfig`.
+    Each field's alias is the name of the setting in `BADPOConfig`.
     """
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
@@ -151,7 +151,7 @@ class ModelChoice(Block):
         }
 
     def peft_config(self) -> LoraConfig | None:
-        """Return the configuration of the LoRA adapter; None if all weights of the model are trained."""
+        """Return the LoRA adapter's configuration; None if all model weights are trained."""
         if not self.use_peft:
             return None
         from peft import LoraConfig
@@ -250,7 +250,7 @@ _KEYS_IN_BLOCKS = {
     "bias_fit": "bias.fit",
     "gold_annotators": "bias.gold_annotators",
 }
-# If a recipe contains a text instead of a block, the text is the value of the main key of the block.
+# If a recipe contains a text instead of a block, the text is the value of the block's main key.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
     {
@@ -376,7 +376,7 @@ def _check_recipe(file: YamlFile, overrides: Keys, trust_remote_code: bool) -> R
 
 
 class _RecipeChecker:
-    """Check the keys of a recipe and collect all errors and notices."""
+    """Check a recipe's keys and collect all errors and notices."""
 
     def __init__(self, file: YamlFile, overrides: Keys):
         self.notices: list[Problem] = []
@@ -560,7 +560,7 @@ def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
 
 
 def make_portable(keys: Keys, folder: Path) -> Keys:
-    """Return the keys of a recipe for storage in a run folder, without secrets and with relative paths."""
+    """Return a recipe's keys for storage in a run folder, without secrets and with relative paths."""
     portable = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:
         value, is_path = portable.get(name), name in ("output_dir", "reference_cache")

@@ -1,4 +1,4 @@
-"""Score comparisons with the reference policy, and cache the log-probabilities of the reference.
+"""Score comparisons with the reference policy, and cache the reference's log-probabilities.
 
 The cache contains one log-probability for each token of a response. Cached values are identified by the model, the
 scoring code and the token ids, so that other arms, other seeds and resumed runs on the same texts reuse these values.
@@ -103,7 +103,7 @@ def _select_effective(settings: Any) -> Any:
 
 @cache
 def scoring_code() -> str:
-    """Compute a digest of the modules and the version of transformers that compute log-probabilities."""
+    """Compute a digest of the modules and the transformers version that compute log-probabilities."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=6)
     for module in (attention, logprobs, packing):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -126,12 +126,12 @@ def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
 
 
 def default_cache() -> Path:
-    """Default folder of the reference log-probabilities in the user's cache folder."""
+    """Default folder for reference log-probabilities, inside the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "badpo" / "reference"
 
 
 class ReferenceCache:
-    """Cache of the reference log-probabilities of every token of every response, in memory-mapped files.
+    """Cache of reference log-probabilities for every token of every response, in memory-mapped files.
 
     The cache writes new log-probabilities to a new shard after every few thousand responses. A shard is written
     atomically, and its name is the checksum of its content. Two processes can therefore write to the cache at the same
@@ -150,7 +150,7 @@ class ReferenceCache:
         self.progress: Callable[[str, float], None] = lambda what, share: None
 
     def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
-        """Return the log-probabilities of the response tokens of every pair (prompt ids, response ids), in float32.
+        """Return float32 log-probabilities of the response tokens in every pair (prompt ids, response ids).
 
         If ``model`` is None, all responses must be in the cache, because a trained policy cannot be its own reference.
         """
@@ -200,7 +200,7 @@ class ReferenceCache:
 
 
 class ReferenceScorer:
-    """Score comparisons with the reference policy of a run.
+    """Score comparisons with a run's reference policy.
 
     The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. If
     the initial policy has a ``name``, the initial policy is loaded again as the reference after the first step.

@@ -1,4 +1,4 @@
-"""Write the files that `badpo evaluate` and `badpo report` need in order to read the run of a Python script."""
+"""Write the files that `badpo evaluate` and `badpo report` need to read a Python script's run."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ from badpo.training.recipe import make_portable
 
 logger = logging.getLogger(__name__)
 
-# Arguments of a trainer that affect the policy or its evaluation and have the same names in a recipe.
+# Trainer arguments that affect the policy or its evaluation and have the same names in a recipe.
 _RECIPE_ARGUMENTS = (
     *("beta", "encoding", "max_length", "max_prompt_length", "batching", "reference_cache"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),

@@ -125,7 +125,7 @@ def choose_layout(
 ) -> LayoutChoice:
     """Choose and test the layout for scoring; if no layout passes the self-test, raise `ConfigError`.
 
-    The self-test does not change the mode of the model, because gradient checkpointing works only in training mode. The
+    The self-test does not change the model's mode, because gradient checkpointing works only in training mode. The
     first test runs in the precision of the weights, because it detects smaller errors than the test under ``autocast``.
     The routers' load-balancing loss needs every token of a response, so it requires padded responses.
     """
@@ -252,7 +252,7 @@ def _run_test(
     with _frozen(model), torch.enable_grad():
         results = [_compare_forwards(_Trial(model, layout, pairs)) for pairs in samples]
     spread = float(torch.cat([result.logps for result in results]).std(correction=0)) or 1.0
-    # unlike Python's max, np.max always returns NaN if one of the values is NaN
+    # unlike Python's max, np.max always returns NaN if any value is NaN
     differences = np.max([result.differences for result in results], axis=0) / [spread, 1.0]
     noise = np.max([result.noise for result in results], axis=0) / [spread, 1.0]
     return SelfTest(

@@ -335,7 +335,7 @@ class BADPOTrainer(_StepTrainer):
         return self._make_loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset: EvaluationData = None) -> DataLoader:
-        """Return the loader of this process's share of an evaluation set, which may be the name of a trainer's set."""
+        """Return the loader for this process's share of an evaluation set, which is given as data or by name."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
         if isinstance(data, str) and sets:
@@ -361,7 +361,7 @@ class BADPOTrainer(_StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # the log-probabilities of the common beginning of two responses cancel if the objective has no token weights
+        # if the objective has no token weights, the log-probabilities of two responses' common beginning cancel
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -379,7 +379,7 @@ class BADPOTrainer(_StepTrainer):
         return EncodedJudgments(encoded.judgments, encoded.comparisons)
 
     def compute_references(self) -> None:
-        """Compute the reference log-probabilities of all data sets before the first step of a new or resumed run."""
+        """Before the first step of a new or resumed run, compute the reference log-probabilities of all data sets."""
         require_same_facts({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         self.reference.score_all(self.train_dataset, self.eval_dataset)
 
@@ -391,7 +391,7 @@ class BADPOTrainer(_StepTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[MicroBatch], num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor | None]:
-        """Return the micro-batches of an optimizer step with the objective's weights, and the normaliser of the step.
+        """Return an optimizer step's micro-batches with the objective's weights, and the step's normaliser.
 
         An optimizer step may have fewer comparisons than micro-batches. Micro-batches in which no process has a
         judgment come first and have no model inputs. The last micro-batch of a step must go through the model, because
@@ -432,7 +432,7 @@ class BADPOTrainer(_StepTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Return the sum of the weighted losses of a micro-batch, divided by the normaliser of the step.
+        """Return the sum of a micro-batch's weighted losses, divided by the step's normaliser.
 
         The gradient of theta is computed separately.
         """
@@ -464,7 +464,7 @@ class BADPOTrainer(_StepTrainer):
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors to the device in their own precision, without waiting for the device.
 
-        With DeepSpeed, the method of the Trainer would round float64 margins to 16 bits.
+        With DeepSpeed, the Trainer's own method would round float64 margins to 16 bits.
         """
         if isinstance(data, Tensor):
             return data.to(self.args.device, non_blocking=True)
@@ -483,7 +483,7 @@ class BADPOTrainer(_StepTrainer):
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
-        # in float32, the rounding of the sums over tokens would dominate the error of the gradient
+        # in float32, rounding of the sums over tokens would dominate the gradient error
         values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
         weighted = values * inputs.get("token_weight", 1.0)
         sums = weighted.new_zeros(2, 2 * len(inputs["comparisons"]))
@@ -717,7 +717,7 @@ class BADPOTrainer(_StepTrainer):
         dataset_name: str | list[str] | None = None,
         tags: str | list[str] | None = None,
     ) -> None:
-        """Write the model name, data sets and tags into the metadata of the model card in ``run_folder/model``."""
+        """Write the model name, data sets and tags into the model card's metadata in ``run_folder/model``."""
         path = self.run_folder / "model" / "README.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = (metadata_load(path) or {}) if path.exists() else {}
@@ -732,7 +732,7 @@ class BADPOTrainer(_StepTrainer):
         if _internal_call:
             with keep_parameter_names(self.model):
                 super().save_model(output_dir, _internal_call=True)
-            # the pickle of the training arguments is not needed, and it contains a token and local paths
+            # the pickle of the training arguments is not needed and contains a token and local paths
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
             return
         state_dict = gather_weights(self.accelerator, self.model_wrapped) if self._is_divided else None
@@ -849,7 +849,7 @@ class SupervisedTrainer(_StepTrainer):
         num_batches: int,
         device: torch.device,
     ) -> tuple[list[dict[str, ScoringInputs]], Tensor]:
-        """Return the micro-batches of a step, and the number of its response tokens over all processes."""
+        """Return a step's micro-batches, and the number of response tokens in the step over all processes."""
         batches = list(islice(epoch_iterator, num_batches))
         n_tokens = sum(len(batch["scoring"]["target"]) for batch in batches)
         return batches, self.accelerator.reduce(
@@ -863,7 +863,7 @@ class SupervisedTrainer(_StepTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Negative log-likelihood of the response tokens, divided by the number of tokens of the step."""
+        """Negative log-likelihood of the response tokens, divided by the number of tokens in the step."""
         logps = model(scoring=inputs["scoring"])
         # DDP averages gradients over processes, although the token count is already a sum over all processes
         return -logps.sum() / num_items_in_batch * self.args.world_size
