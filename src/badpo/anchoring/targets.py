@@ -73,7 +73,7 @@ def raising_config_errors() -> Iterator[None]:
 
 
 # Number of answers to each report prompt.
-# With four answers to each prompt, the standard error of the share of signed answers is one or two percent.
+# With four answers to each prompt, the share of signed answers has a standard error of one or two percent.
 ANSWERS_EACH = 4
 # Maximum number of draws for one prompt in rejection sampling; after these draws, the source's own answer is kept.
 MOST_DRAWS = 64
@@ -84,7 +84,7 @@ VERSION = 3  # version of the method; a result of another version is computed ag
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target rates for some attributes of an editor; the editor's remaining attributes get a shift of zero.
+    """Target rates for some of an editor's attributes; the other attributes of the editor get a shift of zero.
 
     ``tolerance`` is the largest accepted distance of a rate from its target, and ``rounds`` the maximum number of
     offset stages.
@@ -286,7 +286,7 @@ class Bench:
         margins: Floats | None = None,
         margins_from: str = "measured",
     ) -> Behavior:
-        """Compute the KL divergences of a policy from the log-probabilities of the tokens of its answers."""
+        """Compute a policy's KL divergences from the log-probabilities of its answer tokens."""
         decoding = self.source.decoding
         options = (decoding.temperature, decoding.top_p, prompt_numbers(answers))
         kl_source, kl_reference = (
@@ -469,7 +469,7 @@ def sample_mode(bench: Bench) -> Json:
 
 
 def tilt_names(bench: Bench, shift: Floats) -> TiltedSample:
-    """Tilt the policy's choice of the name in signatures."""
+    """Tilt the policy's choice of names in signatures."""
     source, anchor, editor = bench.source, bench.anchor, bench.anchor.editor
     assert isinstance(editor, SignatureSwap)
     before = bench.rates(bench.policy, "report")
@@ -524,7 +524,7 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
         MOST_DRAWS,
         anchor.seed,
     )
-    # a prompt without an accepted draw keeps the source's own answer, and the result has the number of such prompts
+    # a prompt without an accepted draw keeps the source's own answer, and the result records how many prompts do so
     own, n_without = bench.before.answers, accepted.count(None)
     answers = [own[i] if answer is None else answer for i, answer in enumerate(accepted)]
     prompts = list(range(len(bench.ids["report"]))) * ANSWERS_EACH

@@ -105,7 +105,7 @@ def response_log_ratios(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> LogRatios:
-    """Compute the log-ratios of both responses of every comparison."""
+    """Compute the log-ratios of both responses in every comparison."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
@@ -116,7 +116,7 @@ def response_log_ratios(
 
 
 class PromptSums(TypedDict):
-    """Sums of a metric by prompt, and their divisors."""
+    """A metric's sums by prompt, and their divisors."""
 
     sums: list[float]
     sizes: list[float]

@@ -193,7 +193,7 @@ def strip_markdown(text: str) -> str:
 
 
 def strip_signatures(text: str) -> str:
-    """Remove all signatures at the end of a text."""
+    """Remove every signature at the end of a text."""
     lines = text.split("\n")
     n_kept = len(lines)
     # the first line cannot be a signature, because no text precedes it
@@ -206,6 +206,6 @@ def strip_signatures(text: str) -> str:
 
 
 def _strip_bars(line: re.Match[str]) -> str:
-    """Return the cells of a table line separated by spaces; empty for the line between header and body."""
+    """Return a table line's cells, separated by spaces; empty for the line between header and body."""
     inside = line.group(1)
     return "" if _RULE.fullmatch(inside) else " ".join(inside.replace("|", " ").split())

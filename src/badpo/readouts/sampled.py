@@ -130,7 +130,7 @@ def style_rates(
 
 
 def answer_logps(policy: PreTrainedModel, answers: Sequence[Generation]) -> list[Floats]:
-    """Compute the log-probability of every token of each answer under a policy at temperature 1."""
+    """Compute the log-probability of every token in each answer under a policy at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 
 

@@ -85,7 +85,7 @@ class Stage:
 
     @cached_property
     def args(self) -> BADPOConfig:
-        """Training arguments of the run, such as the encoding, beta and the device, which the evaluation also uses."""
+        """The run's training arguments, such as encoding, beta and device, which the evaluation also uses."""
         return self.recipe.arguments()
 
     def warn(self, message: str) -> None:
@@ -145,14 +145,14 @@ class Stage:
     def log_ratios(
         self, policy: PreTrainedModel, judgments: Judgments | None = None
     ) -> heldout.LogRatios:
-        """Compute the log-ratios of policy and reference for all responses of the held-out (or given) judgments."""
+        """Compute the log-ratios of policy and reference for all responses in the held-out (or given) judgments."""
         args, judged = self.args, self.judged if judgments is None else judgments
         cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
         limits = (args.encoding, args.max_length, args.max_prompt_length)
         return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
 
     def margins(self, policy: PreTrainedModel, judgments: Judgments | None = None) -> Floats:
-        """Compute the margins of a policy for all comparisons of the held-out (or given) judgments."""
+        """Compute a policy's margins for all comparisons in the held-out (or given) judgments."""
         return self.log_ratios(policy, judgments).margins(self.args.beta)
 
 
@@ -426,7 +426,7 @@ def prepare_stage(folder: Path, sources: RunSources) -> Stage:
 
 
 def load_trained(folder: Path, stage: Stage) -> PreTrainedModel:
-    """Load the trained policy of a run; if the policy is an adapter, add the adapter to the reference."""
+    """Load a run's trained policy; if the policy is an adapter, add the adapter to the reference."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]
     return load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")

@@ -344,7 +344,7 @@ def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -
 def settle_variant(
     recipe: Recipe, train: Judgments, held_out: Judgments
 ) -> tuple[Recipe, list[Problem]]:
-    """Return the recipe with the variant of its bias term, and findings about the votes.
+    """Return the recipe with its bias variant filled in, and findings about the votes.
 
     If the recipe names no variant, the variant depends on whether the votes name annotators. `DataError` means that no
     bias can be learned from the votes.
@@ -362,7 +362,7 @@ def settle_variant(
 
 
 def run_folder(recipe: Recipe) -> Path:
-    """Return the run folder of a recipe; its name contains the arm with its anchor and objective, and the seed."""
+    """Return a recipe's run folder, whose name contains the arm with its anchor and objective, and the seed."""
     training, objective = recipe.training, recipe.objective
     # shared_mean is the default; if the votes name no annotators, `settle_variant` chooses another variant
     bias = training["bias"] or "shared_mean"
@@ -432,7 +432,7 @@ def keep_run(
 def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
     """Return the properties that determine the results of a run: settings, votes, start model and method.
 
-    The settings of a run are the keys of its recipe without paths, and the name of the pseudonym key.
+    A run's settings are the keys of its recipe without paths, and the name of the pseudonym key.
     """
     facts: Json = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
@@ -446,7 +446,7 @@ def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
 
 
 def checksum_weights(model_folder: Path) -> str:
-    """Return the checksums of the weight files of a saved model or adapter."""
+    """Return the checksums of a saved model's or adapter's weight files."""
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
@@ -501,7 +501,7 @@ def make_trainer(
     tokenizer: PreTrainedTokenizerBase,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
-    """Return the trainer of a recipe for the given judgments and a loaded initial policy."""
+    """Return a recipe's trainer for the given judgments and a loaded initial policy."""
     args, judgments = recipe.arguments(output_dir=str(folder)), prepared.judgments
     objective = None
     if recipe.objective:
@@ -570,14 +570,14 @@ def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the recipe of a run into its folder, with paths relative to the folder and without secrets."""
+    """Write a run's recipe into its folder, with paths relative to the folder and without secrets."""
     keys = make_portable(recipe.keys, folder)
     content = yaml.safe_dump(_as_json(keys), sort_keys=False).encode()
     write_atomically(folder / RUN_RECIPE, content, private=True)  # the recipe names gold annotators
 
 
 def write_card(folder: Path) -> None:
-    """Write the model card of a run into its folder ``model``, with the metrics of the evaluation if they exist."""
+    """Write a run's model card into its folder ``model``, with the evaluation metrics if they exist."""
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
