@@ -40,6 +40,7 @@ LEFT = "stopped; finished runs and checkpoints are kept; continue with: {again}"
 def demo(
     out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
     seeds: str = Option("42", help="Training seeds, separated by commas."),
+    model: str | None = Option(None, help="A causal language model: a folder, or a name on the Hub."),
     data_seed: int = Option(1, help="Random seed of the simulated votes."),
     results: Path | None = Option(
         None, help="Also write the figures of all seeds to this Markdown file."
@@ -65,13 +66,14 @@ def demo(
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         from badpo_paper.reproduce import ALL_TABLES, format_demo_tables, run_demo
 
-        summaries = run_demo(out, numbers, progress, data_seed)
+        summaries = run_demo(out, numbers, progress, model, data_seed)
 
     if results is not None:
-        command = f"badpo demo --out {out} --seeds {seeds} --data-seed {data_seed} --results {results}"
+        values = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
+        arguments = " ".join(f"--{name} {value}" for name, value in values.items() if value)
         page = (
             f"# The demo over training seeds, data seed {data_seed}\n\n"
-            f"Printed by `{command}`. The votes are the same for all "
+            f"Printed by `badpo demo {arguments} --results {results}`. The votes are the same for all "
             f"training seeds (data seed {data_seed}). Another number of threads changes the rounding, which can change "
             f"the second digit of a rate.\n\n{HISTORY}\n\n{format_demo_tables(out, numbers, ALL_TABLES)}\n"
         )

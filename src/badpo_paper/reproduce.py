@@ -269,17 +269,21 @@ def run_demo(
     out: Path,
     seeds: Sequence[int],
     progress: Progress,
+    model: str | None = None,
     data_seed: int = 1,
 ) -> list[DemoSummary]:
     """Run the suite `names` with three arms and a small model, and return a summary for each seed.
 
-    The function does not repeat finished runs in ``out``. ``data_seed`` is the random seed of the simulated votes. The
-    summary is written to ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are
-    several seeds.
+    The function does not repeat finished runs in ``out``. ``model`` is a folder or a Hub id. If ``model`` is None, a
+    small model is built from scratch. ``data_seed`` is the random seed of the simulated votes. The summary is written
+    to ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are several seeds.
     """
-    started = time.perf_counter()
+    started, scale = time.perf_counter(), SCALES["demo"]
+    if model is not None:
+        keys = {**scale.keys["demo"], "model_name_or_path": model}
+        scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
     suite = Suite("demo", "The demo", (make_demo_panel("The demo", {}, data_seed),))
-    execute(Reproduction([suite], SCALES["demo"], seeds, out), progress)
+    execute(Reproduction([suite], scale, seeds, out), progress)
     runs, summaries = PanelRuns(out, seeds), []
     for seed in seeds:
         seconds = round(time.perf_counter() - started, 1)

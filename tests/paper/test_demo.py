@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM
 
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -13,8 +14,9 @@ from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import make_signed_dataset
 from badpo_paper.reproduce import DEMO_ARMS, run_demo, summarize_seed
 from badpo_paper.schedule import silent
+from badpo_paper.settings import build_model, build_tokenizer
 from badpo_paper.tables import PanelRuns
-from tests.paper.conftest import count_training, small_demo
+from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
 from tests.runs.recipes import log_lines, written
 
 ATTRIBUTES = {"woman", "black"}
@@ -129,3 +131,12 @@ def test_undefined_figures_are_none(tmp_path):
     # without a shift of DPO, the removed share is not defined
     figures = summarize_seed(write_demo_readouts(tmp_path / "same", dict.fromkeys(rates, 0.5)), 42)
     assert figures["removed"]["pooled"] == figures["theta_correlation"] == {"woman": None, "black": None}
+
+
+def test_the_demo_on_another_model(tmp_path, tiny_demo):
+    tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
+    build_model(tokenizer, 3, **SMALL_MODEL).save_pretrained(tmp_path / "mine")
+    tokenizer.save_pretrained(tmp_path / "mine")
+    run_demo(tmp_path / "out", [42], silent, model=str(tmp_path / "mine"))
+    config = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "dpo-s42" / "model").config
+    assert config.hidden_size == 32
