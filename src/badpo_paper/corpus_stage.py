@@ -132,7 +132,7 @@ def open_stage(
 
 
 def select_attribute(judgments: Judgments, name: str) -> Judgments:
-    """Return the judgments with only the named attribute. An empty name keeps all attributes."""
+    """Return all judgments without the attributes other than ``name``; if ``name`` is empty, keep all attributes."""
     if not name:
         return judgments
     column = judgments.attribute_names.index(name)

@@ -135,9 +135,9 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
     """Read a source of a pattern.
 
     The text of a source is the name of a condition, a space, and the place of a figure as in
-    `badpo_paper.suites.Columns`: for example ``pooled tokens.mean``. A removed share is relative to DPO's shift, or to
-    the shift of another condition, whose name then follows at the end of the text. Two sources separated by " - " are
-    subtracted seed by seed.
+    `badpo_paper.suites.Columns`: for example ``pooled tokens.mean``. The share of the bias that was removed is relative
+    to DPO's shift. If the share is relative to the shift of another condition, the text ends with the name of this
+    condition. Two sources separated by " - " are subtracted seed by seed.
     """
     first, _, second = source.partition(" - ")
     if second:

@@ -257,7 +257,7 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
 
 
 class SuitePlan(TypedDict):
-    """The state of each run by the run's path, and lines of text about the votes."""
+    """A mapping from the path of each run to its state, and lines of text about the votes."""
 
     states: dict[str, str]
     about: list[str]

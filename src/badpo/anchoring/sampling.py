@@ -122,7 +122,7 @@ def rejection_sample(
     accepted. The tilt therefore does not change the share of answers to which the attributes apply. ``draw(prompts,
     number)`` samples new answers to the prompts with these indices. If no draw for a prompt is accepted, the prompt's
     answer is None. If prompts without an accepted draw were left out, the rate would be biased toward prompts with a
-    high acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
+    high acceptance rate. The random numbers for a prompt depend only on the seed and on the index of the prompt.
 
     References
     ----------

@@ -257,7 +257,7 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Explain that too few answers are signed to anchor the name rates; empty if enough answers are signed."""
+        """Return an error text if too few answers have a signature for a target on names, or an empty text."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
@@ -330,7 +330,7 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source; outside the edited part, the offset stage keeps the probabilities of their tokens."""
+        """Answers of the source policy; offset training keeps the token probabilities outside the edited parts."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
@@ -441,7 +441,7 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> Json:
 
 @dataclass(frozen=True)
 class TiltedSample:
-    """Results of a tilted policy in the mode ``sample``: figures by attribute, method, exactness, and behavior."""
+    """Results for a policy that was tilted with ``--mode sample``: its rates, its method, and its behavior."""
 
     rows: dict[str, Figures]
     is_exact: bool

@@ -909,7 +909,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
 
 
 def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[GraphRow, list[GroupRow]]:
-    """Find groups of annotators whom no votes connect, and estimate tau in each large group if there are several."""
+    """Divide annotators into groups that share no comparisons; if several groups are large, estimate tau in each."""
     component = pd.Series(biases.component[:, j])
     sizes = component[component >= 0].value_counts()
     outside = (component[design.n_votes > 0] < 0).sum()

@@ -89,7 +89,7 @@ class AuditMonitor:
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
         # The evidence about each annotator is an array with one row per attribute.
-        # A row of this evidence has three kinds of log-likelihood ratios and the number of informative votes.
+        # Each row contains three kinds of log-likelihood ratios and the number of informative votes.
         # The first kind of ratio tests whether the annotator votes like the co-voters.
         # The second kind of ratio tests for random responding, and the third kind for low reliability.
         self._evidence: dict[str, Floats] = {}

@@ -348,7 +348,7 @@ def print_result(as_json: bool, value: Any, text: str | Path) -> None:
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """Log record in whose message control characters are escaped, as in the text that `say` prints."""
+    """Log record whose message has escaped control characters, like the text that `say` prints."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""

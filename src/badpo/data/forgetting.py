@@ -532,7 +532,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
-        # a record that names files of a run shows that the policy learned from forgotten annotators
+        # if the record in a run folder names files of the run, the policy learned from annotators who were forgotten
         # if the policy is newer than the record, it was trained again without these annotators
         is_older = (
             policy.is_dir()

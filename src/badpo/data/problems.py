@@ -102,7 +102,7 @@ class Problem:
     def told(self, options: str) -> str:
         """Return the problem as text, and append ``options``, a text with options of `Judgments.read`, to the remedy.
 
-        The text of an error does not contain ``options``, because `corrected` adds options that solve all errors.
+        The text of an error does not contain ``options``: `corrected` prints one call whose options solve all errors.
         """
         options *= self.severity != "error"
         lines = [f"{self.code} {self.severity}: {self.what}", f"    where:  {self.where}"]

@@ -387,7 +387,7 @@ class _Labels(NamedTuple):
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
         winners = {label: side for label, side in winners.items() if side != _SKIP}
         number, distinct = pd.factorize(cells)
-        # a label that the user declares a tie does not contradict the meaning that a column name gives to other labels
+        # if the user declares only ties, a column name may still define the meaning of the other labels
         are_told = bool({*winners.values()} - {"tie"})
         stated = {} if are_told else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}

@@ -122,8 +122,8 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
     A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
-    "vote" or "rating". If the table has no column with a name such as "vote", the legend explains each column that may
-    hold votes and has numbers on the legend's scale.
+    "vote" or "rating". If no column has such a name, the legend explains every column that may hold votes and
+    whose numbers are on the scale of the legend.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
@@ -484,7 +484,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # columns of voters' names repeat a name in several cells, and contain no numbers, long texts or labels of sides
+    # columns with names of voters contain each name several times, and no numbers, long texts or labels such as A and B
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))

@@ -425,7 +425,7 @@ def annotator_agreement(
     """Share of co-voters who agree with each annotator.
 
     On comparisons whose sides differ, a bias slightly lowers agreement. To exclude the effect of bias from the
-    agreement, pass only votes on comparisons whose sides do not differ.
+    agreement, pass only votes on comparisons whose sides do not differ in any attribute.
 
     Examples
     --------

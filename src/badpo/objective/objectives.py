@@ -393,7 +393,7 @@ def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tens
 
 
 def votes_of(judgments: Judgments) -> Step:
-    """Convert all votes of the judgments to one `Step`."""
+    """Convert all votes in ``judgments`` to one `Step`."""
     if not judgments.n_attributes:
         raise ValueError(
             "it needs an attribute: declare the attribute toward which the votes may be biased"

@@ -91,7 +91,7 @@ def sample(
 ) -> list[Generation]:
     """Sample one answer to each prompt, with the prompts given as token ids.
 
-    The random numbers of a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
+    The random numbers for a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
     and the other prompts therefore change an answer only by rounding, and two policies with the same seed use the same
     random numbers. The global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
     the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the smallest

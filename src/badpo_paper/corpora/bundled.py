@@ -113,8 +113,8 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
     """Draw an answer of random quality, with its score.
 
     Each sentence in an answer is either useful or flawed. The probability of a useful sentence increases with the
-    quality of the answer. A useful sentence states a step, a step with its reason, an instruction with a figure, or
-    advice on the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the
+    quality of the answer. A useful sentence states a step, a step with its reason, an instruction with a number, or
+    advice for the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the
     task at its start and the aim at its end. Length and form of the answer are almost independent of the quality.
     """
     quality = draw.betavariate(2.2, 1.6)
