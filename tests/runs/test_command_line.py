@@ -110,6 +110,20 @@ def test_training_takes_the_options_with_which_the_audit_reads_a_table(tmp_path)
     assert found["n_annotators"] == 6
 
 
+@pytest.mark.parametrize(
+    "option, n_votes", [([], 119), (["--bad-rows", "drop"], 119), (["--bad-rows", "error"], None)]
+)
+def test_an_option_for_reading_replaces_the_key_of_the_recipe(tmp_path, option, n_votes):
+    table = tiny.votes(n_comparisons=40, n_annotators=6)
+    table.loc[0, "winner"] = "c"
+    config = write_recipe(tmp_path, table, bad_rows="drop")
+    plan = badpo("train", "--config", config, *option, "--dry-run", "--json")
+    assert (plan.exit_code == 0) == (n_votes is not None), plan.stderr
+    if n_votes:
+        found = json.loads(plan.stdout)
+        assert found["n_judgments"] + found["n_held_out"] == n_votes
+
+
 @pytest.mark.face
 def test_train_evaluate_and_report(tmp_path, caplog):
     config, runs, page = write_recipe(tmp_path), tmp_path / "runs", tmp_path / "report.html"

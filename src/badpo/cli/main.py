@@ -293,7 +293,7 @@ def train(
     """Train the runs of a recipe."""
     from badpo.training.recipe import read_recipe
 
-    overrides = options.parse_flags(ctx.args) | options.convert_to_recipe_keys(reading)
+    overrides = options.parse_flags(ctx.args) | options.convert_to_recipe_keys(reading, ctx)
     if attribute:
         overrides["attributes"] = attribute
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)

@@ -135,21 +135,19 @@ def convert_columns(column: Sequence[str] | None, winner: Sequence[str] | None) 
     return {"columns": columns, "winners": dict(split_values(winner, "--winner", "model_a=a"))}
 
 
-def convert_to_recipe_keys(reading: Json) -> Json:
-    """Convert arguments of `Judgments.read` that differ from their defaults to keys of a recipe.
-
-    >>> convert_to_recipe_keys({"columns": {"annotator": "who"}, "winners": {}, "layout": None, "bad_rows": "error"})
-    {'columns.annotator': 'who'}
-    """
-    # empty cells have an empty label, which cannot be part of a key
+def convert_to_recipe_keys(reading: Json, ctx: typer.Context) -> Json:
+    """Convert the reading options on the command line to keys of a recipe; an option that was not given has no key."""
+    # empty cells have an empty label, which cannot be a part of a key
     keys = {
         f"{name}.{key or 'NULL'}": value
         for name in ("columns", "winners")
         for key, value in reading[name].items()
     }
-    choices = {name: reading[name] for name in reading.keys() - {"columns", "winners"}}
-    defaults = {name: default for name, (_, default) in READING_OPTIONS.items()}
-    return keys | {name: value for name, value in choices.items() if value != defaults.get(name)}
+    layout = {"layout": reading["layout"]} if reading["layout"] else {}
+    choices = ("annotators_missing", "repeated", "bad_rows")
+    sources = {name: ctx.get_parameter_source(name) for name in choices}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    return keys | layout | {name: reading[name] for name in given}
 
 
 def add_reading_options(command: Callable[..., None]) -> Callable[..., None]:
