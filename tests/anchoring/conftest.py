@@ -10,7 +10,7 @@ import pytest
 from badpo.anchoring import source
 from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
 from badpo.training.encoding import encode_responses
-from badpo.training.trainer import SupervisedTrainer, supervised_arguments
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL
 

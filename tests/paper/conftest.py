@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
+from badpo.training.supervised import SupervisedTrainer
+from badpo.training.trainer import BADPOTrainer
 from badpo_paper import datasets, reproduce, schedule, settings
 
 # Arguments of `build_start` for the tiny model.

@@ -22,7 +22,8 @@ from badpo.runs.start import load_model
 from badpo.training import config as config_module
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
-from badpo.training.trainer import BADPOTrainer, supervised_arguments
+from badpo.training.supervised import supervised_arguments
+from badpo.training.trainer import BADPOTrainer
 from badpo_paper import datasets, schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import ultrafeedback

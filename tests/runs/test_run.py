@@ -25,7 +25,8 @@ from badpo.runs.start import load_model
 from badpo.training import reference
 from badpo.training.checkpoints import RunCallback
 from badpo.training.recipe import Recipe, read_recipe
-from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
+from badpo.training.supervised import SupervisedTrainer
+from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.runs.recipes import log_lines, recipe, written
 

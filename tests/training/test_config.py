@@ -16,7 +16,7 @@ from badpo.training import config as config_module
 from badpo.training.batches import BATCHING
 from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
 from badpo.training.recipe import BiasBlock
-from badpo.training.trainer import supervised_arguments
+from badpo.training.supervised import supervised_arguments
 from tests.training.tiny_runs import lora, trained
 
 

@@ -28,7 +28,8 @@ from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
 from badpo.training.logprobs import scoring_attention
 from badpo.training.metrics import Tally
-from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
+from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.runs.recipes import log_lines
 from tests.training.tiny_runs import judgments, lora, trained, trainer, untimed
@@ -234,7 +235,7 @@ def test_an_adapter_that_changes_the_base_model_has_its_own_reference_and_cache(
     whole.train()
     assert computed_in == {torch.bfloat16 if bf16 else torch.float32} and whole.findings == []
     assert next(whole.model.parameters()).dtype == torch.float32
-    assert (whole.reference_cache.n_computed == 0) == (kind is True)
+    assert (whole.reference.cache.n_computed == 0) == (kind is True)
     for name in ("adapter", "whole"):
         first = log_lines(tmp_path / name)[0]
         assert first["loss"] == pytest.approx(math.log(2), abs=1e-3 if bf16 else 1e-6)
@@ -304,7 +305,7 @@ def test_cached_values_of_another_model_stop_the_run(tmp_path, bf16):
     waves = [(0.5 if bf16 else 0.01) * (-1.0) ** np.arange(len(side)) for side in values]
     both = zip(values, waves, strict=True)
     run.train_dataset.reference = [side + wave - wave.mean() for side, wave in both]
-    told = f"differ from the reference's .*{run.reference_cache.folder} holds values of another model"
+    told = f"differ from the reference's .*{run.reference.cache.folder} holds values of another model"
     with pytest.raises(ConfigError, match=told):
         run.train()
     assert run.first_margin.difference > run.first_margin.tolerance > abs(run.first_margin.mean)
@@ -316,7 +317,7 @@ def test_another_reference_is_accepted_with_a_warning(tmp_path, caplog, differs)
     tiny.model(seed=seed).save_pretrained(tmp_path / "other")
     run = trained(tmp_path, ref_model=str(tmp_path / "other"), max_steps=1)
     given = trainer(tmp_path / "given", ref_model=tiny.model(seed=seed))
-    assert run.reference_cache.key == given.reference_cache.key
+    assert run.reference.cache.key == given.reference.cache.key
     assert [found.code for found in run.findings] == ["W152"] * differs
     assert ("leave ref_model out" in caplog.text) == differs
     run.save_model(str(tmp_path / "copy"))
@@ -378,7 +379,7 @@ def test_evaluate_uses_the_initial_reference_before_and_after_training(tmp_path)
     cache = str(tmp_path / "late" / "cache")
     fresh = trainer(tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=cache)
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert fresh.reference_cache.n_computed == 0
+    assert fresh.reference.cache.n_computed == 0
 
 
 # -- what is taken and refused ----------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def _load_trainer(
     model, tokenizer = load_policy(recipe, train, args, callbacks=[Ticker("reference", progress)])
     trainer = make_trainer(recipe, folder, Prepared(train), held_out, model, tokenizer)
     trainer.add_callback(Ticker(folder.name, progress))
-    trainer.reference_cache.progress = progress
+    trainer.reference.cache.progress = progress
     return trainer
 
 

@@ -26,7 +26,7 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 from badpo.training.packing import Pair
 from badpo.training.processes import lock_by_first
 from badpo.training.recipe import ModelChoice, Recipe, make_relative
-from badpo.training.trainer import SupervisedTrainer, supervised_arguments
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 
 
 def load_model(name: str, choice: ModelChoice) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

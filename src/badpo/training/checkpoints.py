@@ -290,7 +290,7 @@ def collect_facts(run: Trainer) -> Facts:
         "fixed part of theta": _digest(fixed.tobytes()) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
         "tokenizer": _describe_tokenizer(run.processing_class),
-        "reference": run.reference_cache.key[:12],
+        "reference": run.reference.cache.key[:12],
         "precision": args.mixed_precision_name,
         "adapter": configuration["adapter"] or None,
         "dropout of the adapter": None if args.disable_dropout else dropout or None,

@@ -27,7 +27,6 @@ from badpo.data.problems import ConfigError
 from badpo.training import attention, logprobs, packing
 from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
-from badpo.training.inputs import load_model
 from badpo.training.logprobs import response_logps
 from badpo.training.metrics import require_finite_reference
 from badpo.training.packing import Pair
@@ -202,9 +201,9 @@ class ReferenceCache:
 class ReferenceScorer:
     """Score comparisons with a run's reference policy.
 
-    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. If
-    the initial policy has a ``name``, the initial policy is loaded again as the reference after the first step.
-    ``pairs`` are responses that show whether a new adapter changes the model.
+    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
+    the first step, the initial policy is loaded again by ``load_start`` as the reference, or there is no reference if
+    ``load_start`` is None. ``pairs`` are responses that show whether a new adapter changes the model.
     """
 
     def __init__(
@@ -213,11 +212,11 @@ class ReferenceScorer:
         ref_model: PreTrainedModel | None,
         accelerator: Accelerator,
         args: BADPOConfig,
-        name: str | None,
+        load_start: Callable[[], PreTrainedModel] | None,
         pairs: Sequence[Pair],
     ):
         self.policy_has_moved = False
-        self._policy, self._ref_model, self._name = policy, ref_model, name
+        self._policy, self._ref_model, self._load_start = policy, ref_model, load_start
         self._accelerator, self._args, self._pairs = accelerator, args, pairs
 
     @cached_property
@@ -243,12 +242,12 @@ class ReferenceScorer:
         elif not self.policy_has_moved:
             yield self._policy
         else:
-            yield self._load_start()
+            yield self._load_unchanged_start()
 
-    def _load_start(self) -> PreTrainedModel | None:
-        if self._name is None:
+    def _load_unchanged_start(self) -> PreTrainedModel | None:
+        if self._load_start is None:
             return None
-        start = load_model(self._name, self._args).to(self._args.device)
+        start = self._load_start().to(self._args.device)
         has_changed = compute_weights_key(start, self._args.mixed_precision_name) != self.cache.key
         return None if has_changed else start
 

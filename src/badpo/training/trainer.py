@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,7 +59,7 @@ from badpo.training.checkpoints import (
     save_bias,
     whole_folder,
 )
-from badpo.training.config import BADPOConfig, computes_in_bf16, lacks_float64
+from badpo.training.config import BADPOConfig
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
     VISION,
@@ -70,6 +70,7 @@ from badpo.training.inputs import (
     disable_dropout,
     encode_judgments,
     has_other_inputs,
+    load_model,
     load_reference,
     log_findings,
     make_theta_rule,
@@ -85,17 +86,13 @@ from badpo.training.inputs import (
     start_policy,
 )
 from badpo.training.logprobs import (
-    ScoringInputs,
-    attach,
     in_mode,
-    move_inputs,
     remove_adapter,
-    response_layout,
     scoring_attention,
 )
 from badpo.training.metrics import Tally, select_publishable, theta_metrics
 from badpo.training.model_files import load_tokenizer
-from badpo.training.packing import Pair, packed_comparisons
+from badpo.training.packing import packed_comparisons
 from badpo.training.processes import (
     gather_votes,
     gather_weights,
@@ -103,7 +100,7 @@ from badpo.training.processes import (
     prepare_fsdp,
     require_same_facts,
 )
-from badpo.training.reference import ReferenceCache, ReferenceScorer
+from badpo.training.reference import ReferenceScorer
 from badpo.training.script_run import (
     find_start_name,
     save_start,
@@ -111,6 +108,7 @@ from badpo.training.script_run import (
     write_script_run,
 )
 from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_layout
+from badpo.training.supervised import StepTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -145,26 +143,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
 }
 
 
-class _StepTrainer(transformers.Trainer):
-    """Trainer whose loss is divided only by a count over the whole optimizer step and all processes."""
-
-    def __init__(self, **options: object):
-        super().__init__(**options)
-        self.model_accepts_loss_kwargs = True
-        if hasattr(self, "loss_is_scaled_for_ga"):
-            self.loss_is_scaled_for_ga = True
-
-    def floating_point_ops(self, inputs: MicroBatch) -> int:
-        """Estimate 6 operations per weight and input token, as the Trainer does; count shared tokens only once."""
-        scoring = inputs["scoring"]
-        return (
-            0
-            if scoring is None
-            else int(super().floating_point_ops({"input_ids": scoring["input_ids"]}))
-        )
-
-
-class BADPOTrainer(_StepTrainer):
+class BADPOTrainer(StepTrainer):
     r"""Train a policy on judgments, with a bias term for the annotators' bias toward declared attributes.
 
     The training loss is the weighted mean of the following term over judgments j:
@@ -305,9 +284,10 @@ class BADPOTrainer(_StepTrainer):
         self.theta_rule = make_theta_rule(
             self.bias, self.objective.losses, self.judgments, args.bias_fit, args.bias_learning_rate
         )
-        start_name = model if isinstance(model, str) and peft_config is None else None
+        is_named = isinstance(model, str) and peft_config is None
+        load_start = partial(load_model, model, args) if is_named else None
         self.reference = ReferenceScorer(
-            self.model, self.ref_model, self.accelerator, args, start_name, self.encoded.pairs
+            self.model, self.ref_model, self.accelerator, args, load_start, self.encoded.pairs
         )
         # `_tally` sums metrics over the current step, and `_logged` sums metrics over the steps since the last log
         self._tally = Tally(self.judgments, args.device)
@@ -382,11 +362,6 @@ class BADPOTrainer(_StepTrainer):
         """Before the first step of a new or resumed run, compute the reference log-probabilities of all data sets."""
         require_same_facts({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         self.reference.score_all(self.train_dataset, self.eval_dataset)
-
-    @property
-    def reference_cache(self) -> ReferenceCache:
-        """Cache of the reference's log-probabilities."""
-        return self.reference.cache
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[MicroBatch], num_batches: int, device: torch.device
@@ -546,7 +521,7 @@ class BADPOTrainer(_StepTrainer):
         if problem is not None and self.ref_model is None and self.args.disable_dropout:
             raise ConfigError(
                 f"{problem.what}, although the policy is its own reference. Possibly the cache "
-                f"{self.reference_cache.folder} holds values of another model: remove this folder and train again. If "
+                f"{self.reference.cache.folder} holds values of another model: remove this folder and train again. If "
                 "the difference remains, the model computes different log-probabilities before and during training: "
                 "please report the model's configuration"
             )
@@ -787,83 +762,3 @@ def _require_supported(args: BADPOConfig, arguments: Mapping[str, Any]) -> None:
         )
     if errors:
         raise ConfigError("\n".join(errors))
-
-
-def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
-    """Return the training arguments of the supervised stage: cosine schedule, 10 % warm-up and no checkpoints.
-
-    ``options`` are arguments of the Trainer. If ``options`` does not set ``bf16``, the supervised stage has the default
-    precision of the preference stage.
-    """
-    settings: dict[str, Any] = {
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.1,
-        "use_cpu": lacks_float64(),
-        "remove_unused_columns": False,
-        "save_strategy": "no",
-        "dataloader_pin_memory": False,
-        "ddp_find_unused_parameters": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "seed": 0,
-        **options,
-    }
-    settings.setdefault("bf16", computes_in_bf16(settings["use_cpu"]))
-    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
-
-
-class SupervisedTrainer(_StepTrainer):
-    """Trainer for supervised fine-tuning on responses, with the same forward pass as in preference training.
-
-    An optimizer step's loss is the mean over all response tokens of the step, regardless of the number of micro-batches
-    and processes.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        args: transformers.TrainingArguments,
-        pairs: Sequence[Pair],
-        callbacks: list[transformers.TrainerCallback] | None = None,
-    ):
-        self._layout = response_layout(attach(model), pairs)
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=list(pairs),
-            data_collator=self._collate,
-            callbacks=callbacks,
-        )
-
-    def _collate(self, rows: list[Pair]) -> dict[str, ScoringInputs]:
-        return {"scoring": move_inputs(self._layout(rows), torch.device("cpu"))}
-
-    def train(self, *args: object, **kwargs: object) -> TrainOutput:
-        """Train like `transformers.Trainer.train`, with the attention that packed rows require."""
-        with scoring_attention(self.model, self._layout):
-            return super().train(*args, **kwargs)
-
-    def get_batch_samples(
-        self,
-        epoch_iterator: Iterator[dict[str, ScoringInputs]],
-        num_batches: int,
-        device: torch.device,
-    ) -> tuple[list[dict[str, ScoringInputs]], Tensor]:
-        """Return a step's micro-batches, and the number of response tokens in the step over all processes."""
-        batches = list(islice(epoch_iterator, num_batches))
-        n_tokens = sum(len(batch["scoring"]["target"]) for batch in batches)
-        return batches, self.accelerator.reduce(
-            torch.tensor(float(n_tokens), device=device), reduction="sum"
-        )
-
-    def compute_loss(
-        self,
-        model: PreTrainedModel,
-        inputs: dict[str, ScoringInputs],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
-        """Negative log-likelihood of the response tokens, divided by the number of tokens in the step."""
-        logps = model(scoring=inputs["scoring"])
-        # DDP averages gradients over processes, although the token count is already a sum over all processes
-        return -logps.sum() / num_items_in_batch * self.args.world_size
