@@ -41,6 +41,7 @@ from badpo.estimation.significance import (
     annotator_agreement,
     class_offsets,
     equal_bias_p_value,
+    format_p_value,
     recommend,
 )
 from badpo.estimation.taste import Camps, find_camps
@@ -138,7 +139,7 @@ NOT_NEEDED = (
 LESS_OF_EITHER = (
     "An annotator who chooses the attribute less often has less bias or is less reliable. Differences are smaller "
     "than with several votes per comparison (about {:g} times as large in simulations). The audit reports "
-    "differences because no deviation from random assignment of comparisons was found (p = {:.2g}; the test detects "
+    "differences because no deviation from random assignment of comparisons was found ({}; the test detects "
     "a standard deviation of {:.2f} between annotators with a power of 80 %)."
 )
 NO_MAJORITIES = "almost no comparison has two votes"
@@ -792,7 +793,8 @@ def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
     """With one vote per comparison, return a caveat about annotator differences; otherwise return an empty text."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
-    return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
+    p_value = format_p_value(sums.assignment.p_value)
+    return LESS_OF_EITHER.format(ATTENUATION, p_value, sums.assignment.smallest)
 
 
 def without_wide(biases: BiasEstimates) -> BiasEstimates:

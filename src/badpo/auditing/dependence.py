@@ -12,7 +12,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.log_odds import joint_log_odds
-from badpo.estimation.significance import equal_bias_p_value
+from badpo.estimation.significance import equal_bias_p_value, format_p_value
 from badpo.theory import Bools, Floats, Ints
 
 # The usual number of votes is the smallest number (two or more) that at least this share of comparisons has.
@@ -211,11 +211,11 @@ def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
         reasons = []
         if row["size_p"] < SELECTIVE:
             reasons.append(
-                f"the share of ties depends on how much the sides differ (p = {row['size_p']:.2g})"
+                f"the share of ties depends on how much the sides differ ({format_p_value(row['size_p'])})"
             )
         if row["annotators_p"] < SELECTIVE:
             reasons.append(
-                f"annotators differ in how often they call ties (p = {row['annotators_p']:.2g})"
+                f"annotators differ in how often they call ties ({format_p_value(row['annotators_p'])})"
             )
         what = (
             f"ties are selective: {' and '.join(reasons)}. The audit leaves ties out, so an annotator who calls a tie "

@@ -10,6 +10,7 @@ from badpo.auditing.pool_bias import find_confounding_features
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
+from badpo.estimation.significance import format_p_value
 
 # P-values below which the audit reports that annotators differ (W409) and that anchors differ (W407).
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
@@ -116,8 +117,8 @@ def check_agreement(
     findings.add(
         "W419",
         camps.are_found,
-        f"annotators do not share one taste (p = {camps.p_value:.2g}): some pairs of annotators agree more often "
-        "than their reliability explains. Different tastes attenuate biases and tau to about "
+        f"annotators do not share one taste ({format_p_value(camps.p_value)}): some pairs of annotators agree more "
+        "often than their reliability explains. Different tastes attenuate biases and tau to about "
         f"{camps.attenuation:.0%} of their size. Low reliability cannot be separated from a different taste, so the "
         "audit flags nobody for low reliability",
         "audit each group of annotators who share one taste separately, such as each class or each family of models; "
@@ -126,8 +127,8 @@ def check_agreement(
     findings.add(
         "N435",
         camps.are_possible,
-        f"some annotators agree less with the pool than other annotators do (p = {camps.equal_p:.2g}): they are less "
-        "reliable or have a different taste, and the votes cannot separate low reliability from a different taste. "
+        f"some annotators agree less with the pool than other annotators do ({format_p_value(camps.equal_p)}): they are "
+        "less reliable or have a different taste, and the votes cannot separate low reliability from a different taste. "
         "Differences in reliability or taste decrease the coverage of credible intervals below their nominal level, "
         "and different tastes attenuate biases and tau",
         TEST_TASTE,
@@ -172,8 +173,8 @@ def check_anchors(
     findings.add(
         "W407",
         p_value < ANCHORS_DIFFER,
-        f"the anchors differ from each other (p = {p_value:.2g}): some anchors are biased, or anchors differ in "
-        "reliability",
+        f"the anchors differ from each other ({format_p_value(p_value)}): some anchors are biased, or anchors differ "
+        "in reliability",
         "run the audit without anchors, and remove the anchors whose biases differ from those of the other anchors",
     )
     findings.add(
@@ -224,7 +225,7 @@ def check_estimates(
         "has the group of each annotator",
     )
     n_informative, p_value = int(design.informative[:, j].sum()), pool["equal_biases_p"]
-    although = f", although a test finds that they differ (p = {p_value:.2g})"
+    although = f", although a test finds that they differ ({format_p_value(p_value)})"
     findings.add(
         "W409",
         bool(np.isnan(pool["tau"]) and n_informative and pool["sum"] is None),
@@ -293,6 +294,7 @@ def check_features(
             True,
             f"the undeclared feature {one.feature} correlates with {one.attribute} ({one.correlation:.2f}) and "
             f"explains the biases better on comparisons that differ in only one of the two "
-            f"(p = {one.p_value:.2g}): tau, intervals and flags may be due to the feature instead of the attribute",
+            f"({format_p_value(one.p_value)}): tau, intervals and flags may be due to the feature instead of the "
+            "attribute",
             "declare the feature as an attribute too, and audit again",
         )

@@ -27,6 +27,7 @@ from badpo.estimation.fit import BiasEstimates, Votes
 from badpo.estimation.log_odds import LEVEL, summed
 from badpo.estimation.reliability import Reliability
 from badpo.estimation.shrinkage import shrink_normal
+from badpo.estimation.significance import format_p_value
 from badpo.theory import Bools, Floats, Ints
 
 # A word, category or model is a covariate of comparisons if it occurs in 5 % to 95 % of the comparisons.
@@ -50,7 +51,7 @@ WEAK = (
     "only imbalances above {:.2f} standard deviations"
 )
 REJECTED = (
-    "comparisons were not assigned to annotators at random (annotators' comparisons differ in: {}, p = {:.2g}), so "
+    "comparisons were not assigned to annotators at random (annotators' comparisons differ in: {}, {}), so "
     "annotators can differ in these sums without differing in bias"
 )
 
@@ -224,7 +225,7 @@ def check_assignment(
     p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
     if p_value < LEVEL:
         # The report does not quote words or categories, because they are text from the table.
-        reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
+        reason = REJECTED.format(columns[worst][0].partition(":")[0], format_p_value(p_value))
     elif not content:
         reason = UNTESTABLE
     elif test.smallest > RELEVANT:

@@ -320,13 +320,13 @@ def recommend(
     is_known = not np.isnan(shrunk.tau)
     unknown = "" if is_known else "; tau not known"
     if class_test_p is not None and class_test_p < LEVEL:
-        evidence = f"test of no class difference: {_format_p(class_test_p)}{unknown}"
+        evidence = f"test of no class difference: {format_p_value(class_test_p)}{unknown}"
         return Recommendation("class", f"Classes of annotators differ ({evidence}).")
     is_spread = differ = shrunk.tau_low > 0
     evidence = f"tau {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
     if not np.isnan(equal_bias_p):
         differ = equal_bias_p < LEVEL
-        evidence = f"test of one shared bias: {_format_p(equal_bias_p)}"
+        evidence = f"test of one shared bias: {format_p_value(equal_bias_p)}"
     if differ:
         return Recommendation("shared_mean", f"Annotators differ ({evidence}{unknown}).")
     if not is_known:
@@ -342,7 +342,8 @@ def recommend(
     return Recommendation("pooled", why)
 
 
-def _format_p(value: float) -> str:
+def format_p_value(value: float) -> str:
+    """Format a p-value with its relation, as in "p = 0.03"."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 

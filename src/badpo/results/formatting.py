@@ -14,6 +14,7 @@ from badpo.data.attributes import BUILT_IN, BuiltIn
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
 from badpo.data.problems import counted
+from badpo.estimation.significance import format_p_value
 
 if TYPE_CHECKING:
     import jinja2
@@ -182,9 +183,7 @@ def percent(share: float | None) -> str:
 
 def p_value(value: float | None) -> str:
     """Format a p value; None (no test) gives a dash."""
-    if value is None:
-        return DASH
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+    return DASH if value is None else format_p_value(value)
 
 
 def lean_text(found: Json | None) -> str:
