@@ -127,8 +127,9 @@ def check_agreement(
     findings.add(
         "N435",
         camps.are_possible,
-        f"some annotators agree less with the pool than other annotators do ({format_p_value(camps.equal_p)}): they are "
-        "less reliable or have a different taste, and the votes cannot separate low reliability from a different taste. "
+        f"some annotators agree less with the pool than other annotators do ({format_p_value(camps.equal_p)}): they "
+        "are less reliable or have a different taste, and the votes cannot separate low reliability from a different "
+        "taste. "
         "Differences in reliability or taste decrease the coverage of credible intervals below their nominal level, "
         "and different tastes attenuate biases and tau",
         TEST_TASTE,
