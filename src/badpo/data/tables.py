@@ -14,14 +14,12 @@ import os
 import re
 import shlex
 import sqlite3
-import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Protocol
-from xml.etree import ElementTree
 from xml.parsers import expat
 
 import numpy as np
@@ -92,7 +90,6 @@ OLDER_ENCODINGS = {
     "cp1251": rb"[\xa8\xb8\xc0-\xff]{3,}",
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
-_ROWS_AT_ONCE = 100_000  # rows of a Stata file that are read at a time
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
 _LONGEST_NAME = 80  # largest number of characters in a column name of a header
 _MOST_FILES = 10  # largest number of files or of tables that are joined
@@ -111,6 +108,8 @@ _EXPORTS = {
         "PostgreSQL: psql DATABASE --csv -c 'SELECT * FROM votes' > votes.csv"
     ),
     ".xls": "convert the file: soffice --headless --convert-to xlsx {0}",
+    ".ods": "convert the file: soffice --headless --convert-to xlsx {0}",
+    ".dta": "write a CSV file with the value labels; in Stata, run: use {0}, then: export delimited using votes.csv",
     ".xml": (
         "convert the file to JSON, for example by: yq -p xml -o json {0} > votes.json; or write a CSV file with one "
         "row for each vote and the columns prompt, response_a, response_b, winner, annotator"
@@ -732,8 +731,10 @@ def _read_excel(path: Path) -> Table:
                 part.file_size for part in packed.infolist() if part.filename == "xl/styles.xml"
             )
         if n_bytes > _MOST_BYTES_OF_STYLES:
-            what = f"its cell formats have {n_bytes:,} bytes, more than {_MOST_BYTES_OF_STYLES:,}"
-            raise _unreadable(path, what, "save it as CSV, without cell formats")
+            what = (
+                f"the cell formats of the workbook have {n_bytes:,} bytes; the limit is {_MOST_BYTES_OF_STYLES:,}"
+            )
+            raise _unreadable(path, what, "save the table as CSV, without cell formats")
         # with read_only=False, openpyxl would create every cell of a merged range, even outside the table
         with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = _limited_sheets(
@@ -970,80 +971,6 @@ def _excel_text(cell: Any) -> str:
     return "" if pd.isna(cell) else str(cell)
 
 
-def _read_open_document(path: Path) -> Table:
-    """Read the table in an OpenDocument spreadsheet (see `_table_of_sheets`)."""
-    try:
-        with zipfile.ZipFile(path) as packed:
-            _require_bytes(path, packed.getinfo("content.xml").file_size)
-            with packed.open("content.xml") as content:
-                _refuse_entities(content)
-            with packed.open("content.xml") as content:
-                groups = itertools.groupby(_rows_of_open_document(content), lambda row: row[0])
-                sheets = _limited_sheets(
-                    ((name, _equally_wide((row for _, row in rows), path)) for name, rows in groups),
-                    path,
-                )
-    except DataError:
-        raise
-    except (SyntaxError, ValueError, LookupError, zipfile.BadZipFile, expat.ExpatError) as error:
-        remedy = f"run: soffice --headless --convert-to csv {shlex.quote(str(path))}"
-        raise _unreadable(path, f"it is no OpenDocument spreadsheet ({error})", remedy) from error
-    if not sheets:
-        raise _unreadable(path, "it has no cells", "save the table again")
-    return _table_of_sheets(path, sheets)
-
-
-def _refuse_entities(content: IO[bytes]) -> None:
-    """Raise a `ValueError` if an XML document declares entities, which may stand for very long texts."""
-
-    def refuse(*_: Any) -> None:
-        raise ValueError("its XML declares entities")
-
-    parser = expat.ParserCreate()
-    parser.EntityDeclHandler = refuse
-    parser.ParseFile(content)
-
-
-def _rows_of_open_document(content: IO[bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of the sheet and the cells of each row; empty rows at the end of a sheet are left out."""
-    sheet, n_empty = "", 0
-    for event, element in ElementTree.iterparse(content, ("start", "end")):
-        if event == "start" and element.tag == f"{_TABLE}table":
-            sheet, n_empty = element.get(f"{_TABLE}name", ""), 0
-        elif event == "end" and element.tag == f"{_TABLE}table-row":
-            row: list[str] = []
-            for cell in element:
-                n_cells = int(cell.get(f"{_TABLE}number-columns-repeated", 1))
-                row += [_open_document_text(cell)] * min(n_cells, MOST_COLUMNS + 1)
-            row = row[: max((i for i, text in enumerate(row, 1) if text), default=0)]
-            n_rows = int(element.get(f"{_TABLE}number-rows-repeated", 1))
-            if n_rows > MOST_ROWS:
-                raise ValueError(f"a row is repeated {n_rows:,} times")
-            if row:
-                yield from itertools.repeat((sheet, []), n_empty)
-                yield from itertools.repeat((sheet, row), n_rows)
-            n_empty = 0 if row else n_empty + n_rows
-            element.clear()
-
-
-def _open_document_text(cell: ElementTree.Element) -> str:
-    """Return the text of a cell in an OpenDocument spreadsheet, without comments; numbers are not rounded."""
-    for kind in ("value", "boolean-value", "date-value"):
-        if value := cell.get(f"{_OFFICE}{kind}"):
-            return value
-    for name, space in _SPACES.items():
-        for element in cell.iter(f"{_TEXT}{name}"):
-            element.text = space * min(int(element.get(f"{_TEXT}c", 1)), _MOST_SPACES)
-    return "\n".join("".join(part.itertext()) for part in cell.findall(f"{_TEXT}p"))
-
-
-# prefixes of XML element names in OpenDocument files, and the characters that some elements stand for
-_TABLE, _TEXT, _OFFICE = (
-    f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("table", "text", "office")
-)
-_SPACES, _MOST_SPACES = {"s": " ", "tab": "\t", "line-break": "\n"}, 1_000
-
-
 _COMPUTED = 2  # value of the field "hidden" of PRAGMA table_xinfo for a virtual generated column
 
 
@@ -1096,25 +1023,6 @@ def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> It
         n_characters += sum(map(len, row))
         _require_bytes(path, n_characters)
         yield row
-
-
-def _read_stata(path: Path) -> Table:
-    """Read a Stata file; value labels replace codes, and labels of variables may explain numbers."""
-    frames: list[pd.DataFrame] = []
-    try:
-        with pd.read_stata(path, chunksize=_ROWS_AT_ONCE, convert_dates=False) as reader:
-            legends = [f"{name}: {label}" for name, label in reader.variable_labels().items() if label]
-            for frame in reader:
-                frames.append(frame.astype(object).replace("", None))
-                require_size(str(path), sum(map(len, frames)), frame.shape[1])
-    except DataError:
-        raise
-    except (ValueError, LookupError, TypeError, OverflowError, struct.error) as error:
-        what = f"it is no Stata file that pandas can read ({error})"
-        raise _unreadable(path, what, "in Stata, run: export delimited using votes.csv") from error
-    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    columns = [frame[name] for name in frame]
-    return Table(_frame_of_columns([*frame], columns), str(path), legends=tuple(legends))
 
 
 def _json_text(path: Path) -> str:
@@ -1208,11 +1116,9 @@ READERS: dict[str, Callable[..., Table]] = {
     ".tsv": _read_csv,
     ".txt": _read_csv,
     ".xlsx": _read_excel,
-    ".ods": _read_open_document,
     ".db": _read_sqlite,
     ".sqlite": _read_sqlite,
     ".sqlite3": _read_sqlite,
-    ".dta": _read_stata,
     ".parquet": _read_parquet,
     ".feather": _read_arrow,
     ".arrow": _read_arrow,
