@@ -108,7 +108,7 @@ def test_a_warm_start_sets_the_common_level_once(parts, started):
     ("variant", "start", "told"),
     [
         ("pooled", [0.5], r"needs the shape \(2,\); got \(1,\)"),
-        ("none", [0.5, 0.5], "no theta to start"),
+        ("none", [0.5, 0.5], "learns no theta"),
         ("pooled", [[0.0, 0.0]] * 3, r"needs the shape \(4, 2\); got \(3, 2\)"),
         ("pooled", [[0.0, float("inf")]] * 4, "theta of black is not finite"),
     ],

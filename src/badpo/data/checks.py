@@ -235,7 +235,8 @@ def _of_annotators(
         shown = [f"{n:,}" for n in sizes[:LISTED]] + ["..."] * (len(sizes) > LISTED)
         of_groups = f"{len(sizes):,} groups ({' + '.join(shown)})"
         what = (
-            f"the annotators form {of_groups}, and no two groups share a comparison whose sides differ"
+            f"the annotators are in {of_groups} that judged different comparisons: no comparison whose sides differ "
+            "was judged by annotators of two groups"
         )
         if sizes[0] == 1:
             what = "no comparison whose sides differ was judged by two annotators"

@@ -239,7 +239,7 @@ class BiasTerm(torch.nn.Module):
             )
         if not self.parts:
             raise ConfigError(
-                "a bias term without learned parts has no theta to start; use warm_start: zero"
+                "warm_start sets the first value of theta, but this bias term learns no theta; use warm_start: zero"
             )
         return values
 
