@@ -119,8 +119,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
         sum_of_squares = float(((coordinates - centers[label]) ** 2).sum())
         if sum_of_squares < least - 1e-12:
             best, least = label, sum_of_squares
-    types: Ints = pd.factorize(best)[0]
-    return types
+    return np.asarray(pd.factorize(best)[0])
 
 
 # -- the E-step and the mixture ---------------------------------------------------------------------------------------
@@ -129,8 +128,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
 def _vote_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
     """Return the margin of each chosen response under each type's policy, with shape (n_votes, n_types)."""
     votes = judgments.votes
-    vote_margins: Floats = votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
-    return vote_margins
+    return np.asarray(votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]])
 
 
 def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
@@ -150,8 +148,7 @@ def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: Arra
     np.add.at(log_likelihood, judgments.votes["annotator"], log_votes)
     log_share = np.log(np.maximum(share, MIN_PROBABILITY))
     gamma = np.maximum(np.exp(log_softmax(log_share + log_likelihood, axis=1)), MIN_PROBABILITY)
-    probabilities: Floats = gamma / gamma.sum(axis=1, keepdims=True)
-    return probabilities
+    return np.asarray(gamma / gamma.sum(axis=1, keepdims=True))
 
 
 def solve_minmax(log_ratios: ArrayLike) -> Floats:
@@ -189,8 +186,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
-    normalized: Floats = weights / weights.sum()
-    return normalized
+    return np.asarray(weights / weights.sum())
 
 
 def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
@@ -204,8 +200,7 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
         np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, opposite), axis=1)
         for opposite in (-vote_margins, vote_margins)
     )
-    logits: Floats = log_vote - log_opposite
-    return logits
+    return np.asarray(log_vote - log_opposite)
 
 
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
@@ -285,8 +280,7 @@ def split_votes(annotator: Ints, seed: int) -> Ints:
     """Randomly split each annotator's votes into halves 0 and 1; if the number is odd, half 0 gets the extra vote."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
-    halves: Ints = (shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy()
-    return halves
+    return np.asarray((shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy())
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -352,5 +346,4 @@ def _measure_log_ratios(policies: Sequence[PreTrainedModel], stage: CorpusStage,
         [[values.sum(dtype=float) for values in answer_logps(model, batch)] for batch in answers]
         for model in (*policies, stage.model)
     )
-    ratios: Floats = np.mean(np.subtract(logps, reference_logps), axis=2)
-    return ratios
+    return np.asarray(np.mean(np.subtract(logps, reference_logps), axis=2))

@@ -163,8 +163,7 @@ def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
 
     def compute_rates(contexts: list[list[int]]) -> Floats:
         probabilities = name_probabilities(policy.policy, stage.tokenizer, contexts, FIRST_NAMES)
-        rates: Floats = probabilities @ INDICATOR
-        return rates
+        return np.asarray(probabilities @ INDICATOR)
 
     rates = compute_rates(stage.contexts)
     sampled = sampled_rates(policy.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)

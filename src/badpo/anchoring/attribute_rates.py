@@ -57,8 +57,7 @@ class RateTable:
     @property
     def rate(self) -> Floats:
         """Rate of each attribute, shape (n_attributes,)."""
-        rate: Floats = self.per_prompt.mean(axis=0)
-        return rate
+        return np.asarray(self.per_prompt.mean(axis=0))
 
     def intervals(self) -> list[Interval]:
         """Compute the rate of each attribute with its 95 % confidence interval, clustered by prompt."""

@@ -103,8 +103,7 @@ def acceptance_probability(indicators: ArrayLike, shift: ArrayLike) -> Floats:
     .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
     """
     s = np.atleast_1d(np.asarray(shift, float))
-    probability: Floats = np.exp(np.asarray(indicators, float) @ s - np.maximum(s, 0).sum())
-    return probability
+    return np.asarray(np.exp(np.asarray(indicators, float) @ s - np.maximum(s, 0).sum()))
 
 
 def rejection_sample(

@@ -505,8 +505,7 @@ def tilted_margins(bench: Bench, shift: Floats) -> Floats | None:
         )
         for side in ("response_a", "response_b")
     )
-    tilted: Floats = margins + bench.source.stage.beta * (a - b) @ bench.anchor.whole_shift(shift)
-    return tilted
+    return np.asarray(margins + bench.source.stage.beta * (a - b) @ bench.anchor.whole_shift(shift))
 
 
 def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:

@@ -75,8 +75,7 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
             f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); "
             "leave out these comparisons with Judgments.take, and report their number"
         )
-    directed: Floats = judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]]
-    return directed
+    return np.asarray(judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]])
 
 
 @dataclass(frozen=True)
@@ -243,16 +242,14 @@ def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments
         raise ValueError("theta contains a number that is not finite")
     votes = judgments.votes
     bias = (theta[votes["annotator"]] * judgments.delta).sum(axis=1)
-    logits: Floats = judgment_margins(margins, judgments) + votes["sign"].to_numpy() * bias
-    return logits
+    return np.asarray(judgment_margins(margins, judgments) + votes["sign"].to_numpy() * bias)
 
 
 def align_theta(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) -> Floats:
     """Return theta in the order of ``judgments.annotators``; annotators without a theta get the pool mean."""
     with_mean = np.vstack([theta, theta.mean(axis=0)])
     rows = pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])
-    aligned: Floats = with_mean[rows]
-    return aligned
+    return np.asarray(with_mean[rows])
 
 
 def _by_class(

@@ -177,8 +177,7 @@ def name_probabilities(
     ----------
     BA-DPO, Appendix `app:readouts`, "Attribute rate on Signed-UltraFeedback".
     """
-    probabilities: Floats = softmax(name_logps(model, tokenizer, context_ids, names), axis=1)
-    return probabilities
+    return np.asarray(softmax(name_logps(model, tokenizer, context_ids, names), axis=1))
 
 
 def name_logps(
@@ -190,5 +189,4 @@ def name_logps(
     """Compute the log-probability of each name after each context, before normalization."""
     shared, token_ids = name_token_ids(tokenizer, names)
     contexts = trim_contexts(tokenizer, context_ids, shared)
-    logps: Floats = continuation_logps(model, contexts, token_ids)[0].sum(axis=-1)
-    return logps
+    return np.asarray(continuation_logps(model, contexts, token_ids)[0].sum(axis=-1))

@@ -88,8 +88,7 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
     """
     dpo, arm, reference = np.broadcast_arrays(*(np.asarray(x, float) for x in (dpo, arm, reference)))
     moved = dpo - reference
-    share: Floats = np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
-    return share
+    return np.asarray(np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0))
 
 
 def shift(arm: ArrayLike, reference: float) -> Interval:
@@ -132,8 +131,7 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
         if np.any((value < 0) | (value > 1)):
             raise ValueError("a rate lies between 0 and 1")
     with np.errstate(invalid="ignore"):  # the difference between two rates of 0 is unknown
-        distance: Floats = logit(rate) - logit(reference)
-        return distance
+        return np.asarray(logit(rate) - logit(reference))
 
 
 def wilson_interval(successes: int, n: int) -> Interval:

@@ -72,27 +72,23 @@ class PlantedVotes:
 def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
     """Draw the planted biases of all annotators toward two attributes, ordered by class."""
     centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
-    theta: Floats = centers + generator.normal(0.0, spread, size=centers.shape)
-    return theta
+    return np.asarray(centers + generator.normal(0.0, spread, size=centers.shape))
 
 
 def repeat_classes(means: ClassMeans) -> Texts:
     """Return the class of every annotator, in the order of `draw_theta`."""
-    classes: Texts = np.repeat(list(means), ANNOTATORS_PER_CLASS)
-    return classes
+    return np.asarray(np.repeat(list(means), ANNOTATORS_PER_CLASS))
 
 
 def predict_votes(quality: Floats, theta: Floats, delta: Ints | Floats) -> Floats:
     """Return the probability of each vote for response a, with shape (n_pairs, n_each); ``theta`` is given by vote."""
-    probabilities: Floats = expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
-    return probabilities
+    return np.asarray(expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta)))
 
 
 def score_margin(pairs: pd.DataFrame) -> Floats:
     """Compute the quality margin of the chosen response over the rejected response, in log-odds."""
     chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(float) for name in SCORES)
-    margin: Floats = QUALITY_SCALE * (chosen - rejected)
-    return margin
+    return np.asarray(QUALITY_SCALE * (chosen - rejected))
 
 
 def make_planted_votes(
