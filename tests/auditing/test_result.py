@@ -131,7 +131,7 @@ def test_the_terminal_quotes_a_pair_of_the_table_and_no_file_does(result, tmp_pa
     assert not any(text in json.dumps(result.summary) for text in words)
     judgments = Judgments.read([*votes(40, 6)[0].to_dict("records")], attributes=[Length()])
     shown = html.unescape(audit(replace(judgments, source="mine.csv"))._repr_html_())
-    assert "<h1>What annotators lean toward: <bdi>this table</bdi>" in shown and "mine.csv" not in shown
+    assert "<h1>Biases in the votes of <bdi>this table</bdi>" in shown and "mine.csv" not in shown
 
 
 @pytest.mark.parametrize(

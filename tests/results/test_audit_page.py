@@ -264,7 +264,7 @@ def test_the_page_does_not_name_the_file_of_the_table(result, summary):
     row = {"code": "W1", "what": f"odd: {source}", "where": "x", "remedy": source, "severity": "warning"}
     summary["warnings"] = [row]
     html = audit_html(summary)
-    assert "w-1234" not in html and "What annotators lean toward: this table" in Page(html).text
+    assert "w-1234" not in html and "Biases in the votes of this table" in Page(html).text
     assert "w-1234" in audit_table(summary) and "w-1234" in people_html(summary, result.annotators)
 
 

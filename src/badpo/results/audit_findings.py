@@ -190,6 +190,7 @@ def _write_advice(row: Json, pool: Json, label: str) -> str:
         variant=variant and shown(variant, 20),
         label=label,
         scope=row["scope"],
+        has_flags=bool(pool.get("n_flagged")),
         is_carried=_is_explained_by_others(row),
         needed=count_text(pool["sum"]["needed"]) if is_unsplit(pool) else "",
         reason=shown(pool["recommendation_reason"], _LONGEST_REASON) if has_reason else "",
