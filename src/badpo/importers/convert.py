@@ -16,7 +16,7 @@ from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
 from badpo.data.tables import Source, read_table
 from badpo.data.vocabulary import KNOWN
-from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy
+from badpo.importers import annotation_tools, public_votes
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Answer, Export, Importer, personal_fields
 
 TABLE = "table"
@@ -24,12 +24,12 @@ TABLE = "table"
 
 # `detect_format` tries the formats in this order; a table of no known format is a plain table.
 FORMATS: dict[str, Importer] = {
-    "multipref": multipref.IMPORTER,
-    "label-studio": label_studio.IMPORTER,
-    "argilla": argilla.IMPORTER,
-    "prodigy": prodigy.IMPORTER,
-    "arena": arena.IMPORTER,
-    "prism": prism.IMPORTER,
+    "multipref": public_votes.MULTIPREF,
+    "label-studio": annotation_tools.LABEL_STUDIO,
+    "argilla": annotation_tools.ARGILLA,
+    "prodigy": annotation_tools.PRODIGY,
+    "arena": public_votes.ARENA,
+    "prism": public_votes.PRISM,
 }
 
 

@@ -4,13 +4,12 @@ import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from badpo.data.cells import Table
-from badpo.data.files import Json
 from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
 from badpo.data.vocabulary import columns_named, side_of
@@ -25,6 +24,10 @@ NOT_SUBMITTED = "not submitted"
 NO_PREFERENCE = "no preference given"
 NOT_A_PAIR = "not a pair of responses"
 TEXTS = ("prompt", "response_a", "response_b")
+
+# a value in an export: a cell of a table, or a part of a nested object
+Cell: TypeAlias = "None | bool | int | float | str | np.ndarray | Sequence[Cell] | Mapping[str, Cell]"
+Record = Mapping[str, Cell]
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Export:
         """Return the names of the columns."""
         return [str(name) for name in self.table.frame.columns]
 
-    def records(self) -> Iterator[Json]:
+    def records(self) -> Iterator[Record]:
         """Yield each row as a dict without missing cells."""
         for cells in self.table.frame.astype(object).itertuples(index=False, name=None):
             named = zip(self.names, cells, strict=True)
@@ -107,7 +110,7 @@ class Export:
         remedy = f"name {'both fields' if columns[1:] else 'the field'}: {flags}"
         raise self.build_error("E146", what, remedy)
 
-    def side_of(self, label: Any) -> str:
+    def side_of(self, label: Cell) -> str:
         """Return ``a``, ``b`` or ``tie`` for a label; an unknown label is returned unchanged and reported later.
 
         A label may be the name of a response's field, or it may name a side, such as ``A``, ``left``, ``response_2`` or
@@ -124,10 +127,6 @@ class Export:
         return text if side_and_strength is None else side_and_strength[0]
 
 
-# A chat or a text, as stored in the export.
-Content = str | Sequence[Mapping[str, str | None]] | None
-
-
 @dataclass(frozen=True)
 class Answer:
     """An answer in an export, with badpo's column names; a value that the export lacks is None.
@@ -136,18 +135,18 @@ class Answer:
     in the export.
     """
 
-    prompt: Content = None
-    response_a: Content = None
-    response_b: Content = None
-    winner: str | None = None
-    annotator: str | int | None = None
-    annotator_class: str | None = None
-    comparison_id: str | None = None
-    prompt_id: str | None = None
-    model_a: str | None = None
-    model_b: str | None = None
-    shown_first: str | None = None
-    left_out: str | None = None
+    prompt: Cell = None
+    response_a: Cell = None
+    response_b: Cell = None
+    winner: Cell = None
+    annotator: Cell = None
+    annotator_class: Cell = None
+    comparison_id: Cell = None
+    prompt_id: Cell = None
+    model_a: Cell = None
+    model_b: Cell = None
+    shown_first: Cell = None
+    left_out: Cell = None
 
 
 @dataclass(frozen=True)
@@ -172,12 +171,24 @@ class Importer:
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
-def as_list(cell: Any) -> list[Any]:
+def as_list(cell: Cell) -> list[Cell]:
     """Return the list in a cell; an empty list if the cell contains no list."""
     return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
 
 
-def is_missing(cell: Any) -> bool:
+def as_record(cell: Cell) -> Record:
+    """Return the object in a cell; an empty object if the cell is missing; any other cell is an error."""
+    if not isinstance(cell, Mapping | None):
+        raise TypeError(f"{cell!r} is not an object")
+    return cell or {}
+
+
+def as_records(cell: Cell) -> list[Record]:
+    """Return the objects in a cell with a list of objects."""
+    return [*map(as_record, as_list(cell))]
+
+
+def is_missing(cell: Cell) -> bool:
     """Return whether a cell is missing."""
     return cell is None or (pd.api.types.is_scalar(cell) and bool(pd.isna(cell)))
 
@@ -197,7 +208,7 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
     return [path for path in personal if path not in but]
 
 
-def _paths(cell: Any, path: str) -> Iterator[str]:
+def _paths(cell: Cell, path: str) -> Iterator[str]:
     """Yield the path of each value inside nested objects and lists of objects, with dots between the names."""
     if isinstance(cell, Mapping) and path.count(".") < _DEEPEST:
         for name, value in cell.items():
