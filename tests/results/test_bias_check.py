@@ -170,7 +170,7 @@ def test_an_empty_result_has_a_reason_and_a_next_command():
     (verdict,) = bias_verdicts(short)
     assert all(text in verdict for text in ("20 steps", "1e-06", "nats per token"))
     assert commands(short) == [
-        f"{config} --learning_rate 1e-05 --max_steps 100 --output_dir runs-2 --compare"
+        f"{config} --learning_rate 3e-05 --max_steps 100 --output_dir runs-2 --compare"
     ]
     moved = three(0.02, 0.0, 0.0, {"theta": BIASED, "kl": 0.2, "noise": 0})
     assert commands(moved) == [f"{config} --max_steps 300 --output_dir runs-2 --compare"]

@@ -11,7 +11,13 @@ import torch
 from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.metrics import NotFiniteError, Tally, require_finite_reference, select_publishable
+from badpo.training.metrics import (
+    NotFiniteError,
+    Tally,
+    report_unmoved_policy,
+    require_finite_reference,
+    select_publishable,
+)
 from tests import tiny
 from tests.runs.recipes import log_lines
 from tests.training.groups import Fault
@@ -128,6 +134,22 @@ def test_the_error_names_the_comparison_the_row_and_the_annotator():
         "step 2: the margin of comparison c2 (row 6 of the table) is inf; "
         f"the bias logit of comparison c1 (row 3 of the table, annotator {who}) is inf. Lower"
     )
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "margins", "told"),
+    [
+        (1000, [0.0, 0.002], "--learning_rate 0.0003,"),
+        (1000, [0.3, 0.01], "--learning_rate 5e-05,"),
+        (1000, [0.01, 0.03], None),
+        (29, [0.0], None),
+        (1000, [], None),
+    ],
+)
+def test_a_policy_that_hardly_changed_is_reported_with_a_learning_rate(n_steps, margins, told):
+    logs = [{"rewards/margins": margin} for margin in margins] + [{"train_runtime": 1.0}]
+    problems = report_unmoved_policy(logs, n_steps, 1e-6)
+    assert [told in problem.remedy for problem in problems] == [True] * (told is not None)
 
 
 def test_broken_weights_stop_the_reference_and_an_evaluation(tmp_path):

@@ -28,6 +28,7 @@ SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
 HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
 FEW_STEPS = 100  # if a run has fewer steps, the advice is also to train longer
+MOST_TIMES = 300.0  # largest factor by which the advice raises the learning rate
 KL_OF_PAPER = 0.03  # KL divergence from the reference in the paper's runs, in nats per token
 
 Outcome = Literal[
@@ -214,11 +215,12 @@ def _longer(run: Run, kl: float) -> str:
         return ""
     if kl > KL_OF_PAPER:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
-    # the KL divergence of a small change is proportional to the square of the change
-    factor = min(10.0, max(2.0, math.sqrt(KL_OF_PAPER / max(kl, 1e-9))))
-    options = ["--learning_rate", f"{factor * training.learning_rate:.1g}"]
-    if training.steps and training.steps < FEW_STEPS:
-        options += ["--max_steps", f"{5 * training.steps}"]
+    # the KL divergence of a small change is proportional to the square of the learning rate and of the steps
+    more_steps = 5 if training.steps and training.steps < FEW_STEPS else 1
+    factor = math.sqrt(KL_OF_PAPER / max(kl, 1e-9)) / more_steps
+    options = ["--learning_rate", f"{min(MOST_TIMES, max(2.0, factor)) * training.learning_rate:.1g}"]
+    if more_steps > 1:
+        options += ["--max_steps", f"{more_steps * training.steps}"]
     return _again(run, *options)
 
 

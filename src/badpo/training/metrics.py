@@ -17,7 +17,7 @@ from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
-from badpo.data.problems import counted
+from badpo.data.problems import Problem, counted
 from badpo.objective.bias import BiasTerm
 from badpo.training.batches import MicroBatch
 
@@ -31,6 +31,11 @@ REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
     "the epsilon of Adam, 1e-8, is 0"
 )
+
+
+# A run of at least LEAST_STEPS steps should end with a mean margin above LEAST_MARGIN, in log-odds. If the margin is
+# smaller, the suggested learning rate aims at AIMED_MARGIN, but is at most MOST_TIMES the present learning rate.
+LEAST_STEPS, LEAST_MARGIN, AIMED_MARGIN, MOST_TIMES = 30, 0.02, 0.5, 300.0
 
 
 class NotFiniteError(FloatingPointError):
@@ -203,6 +208,30 @@ class Tally:
                 what = f"{('margin', 'bias logit', 'loss')[kind]} of comparison {name} ({place})"
                 descriptions.setdefault(name, f"the {what} is {values[kind, i]:g}")
         return list(descriptions.values())
+
+
+def report_unmoved_policy(
+    logs: Sequence[Mapping[str, float]], n_steps: int, learning_rate: float
+) -> list[Problem]:
+    """W153: the policy hardly differs from the reference at the end of training.
+
+    ``logs`` are the metrics of the run, the last ones at the end. For small changes, the margin is proportional to the
+    learning rate.
+    """
+    margins = [entry["rewards/margins"] for entry in logs if "rewards/margins" in entry]
+    if n_steps < LEAST_STEPS or not margins or margins[-1] > LEAST_MARGIN:
+        return []
+    times = min(MOST_TIMES, AIMED_MARGIN / max(margins[-1], 1e-9))
+    return [
+        Problem(
+            "W153",
+            f"the policy hardly changed in {counted(n_steps, 'step')}: on the last logged votes, the implicit reward "
+            f"margin of the chosen response is {margins[-1]:.2g} log-odds in the mean",
+            f"learning_rate {learning_rate:g}",
+            f"raise the learning rate, for example to --learning_rate {times * learning_rate:.1g}, or train for more "
+            "steps; with a policy that does not change, no method can show an effect",
+        )
+    ]
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:

@@ -90,7 +90,12 @@ from badpo.training.logprobs import (
     remove_adapter,
     scoring_attention,
 )
-from badpo.training.metrics import Tally, select_publishable, theta_metrics
+from badpo.training.metrics import (
+    Tally,
+    report_unmoved_policy,
+    select_publishable,
+    theta_metrics,
+)
 from badpo.training.model_files import load_tokenizer
 from badpo.training.packing import packed_comparisons
 from badpo.training.processes import (
@@ -611,6 +616,9 @@ class BADPOTrainer(StepTrainer):
             checkpoint = str(self.resumed_from) if self.resumed_from else None
             with scoring_attention(self.model, self._layout):
                 result = super().train(resume_from_checkpoint=checkpoint, **kwargs)
+            log = self.state.log_history
+            unmoved = report_unmoved_policy(log, self.state.global_step, self.args.learning_rate)
+            log_findings(self.findings, unmoved)
             if is_kept:
                 self._write_run()
             return result
