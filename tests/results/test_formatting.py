@@ -3,7 +3,7 @@
 import pytest
 
 from badpo.results import formatting
-from badpo.results.audit_findings import action, attribute_findings, audit_labels, is_sure
+from badpo.results.audit_findings import attribute_findings, audit_labels, decide, is_sure
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
 CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
@@ -43,7 +43,9 @@ def test_words_and_numbers(function, given, expected):
 
 
 CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
+NOTHING = {"log_odds": None, "ci_low": None, "ci_high": None}
 SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50, "interval": "clustered"}
+SURE |= {"joint": NOTHING}
 LARGE = SURE | {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9}
 SMALL = LARGE | {"log_odds": 0.2}
 
@@ -55,21 +57,28 @@ SMALL = LARGE | {"log_odds": 0.2}
         (is_sure, ({"ci_low": -0.4, "ci_high": -0.1},), True),
         (is_sure, ({"ci_low": 0.1, "ci_high": None},), True),
         (is_sure, ({"ci_low": None, "ci_high": None},), False),
-        (is_sure, (SURE | {"is_sure": False},), False),
-        (is_sure, (LARGE | {"is_sure": True},), True),
-        (action, (LARGE, {"recommendation": "pooled"}), "watch"),
-        (action, (SMALL, {}), "nothing"),
-        (action, (SMALL, {"recommendation": "shared_mean"}), "declare"),
-        (action, (SMALL, {"recommendation": "class"}), "declare"),
-        (action, (LARGE | {"log_odds": None}, {}), "watch"),
-        (action, (LARGE | {"log_odds": None, "interval": "too wide"}, {}), "nothing"),
-        (action, (SURE, {}), "declare"),
-        (action, (SURE | {"joint": LARGE}, {}), "watch"),
-        (action, (SURE | {"n_cross": 0}, {}), "nothing"),
     ],
 )
 def test_what_an_audit_says_of_an_attribute(function, given, expected):
     assert function(*given) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "recommendation", "advice"),
+    [
+        (LARGE, "pooled", "watch"),
+        (SMALL, None, "nothing"),
+        (SMALL, "shared_mean", "declare"),
+        (SMALL, "class", "declare"),
+        (LARGE | {"log_odds": None}, None, "watch"),
+        (LARGE | {"log_odds": None, "interval": "too wide"}, None, "nothing"),
+        (SURE, None, "declare"),
+        (SURE | {"joint": LARGE}, None, "watch"),
+        (SURE | {"n_cross": 0}, None, "nothing"),
+    ],
+)
+def test_the_advice_about_an_attribute(row, recommendation, advice):
+    assert decide(row, {"recommendation": recommendation})["advice"] == advice
 
 
 def test_pages_escape_values_and_sides_that_never_differ_say_nothing(tmp_path):

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple, TypedDict
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
 from badpo.auditing.marginal import ATTENUATION, HALF_WIDTH, Sums, fit_sums
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean, refuse_other_types
@@ -45,7 +44,21 @@ from badpo.estimation.significance import (
     recommend,
 )
 from badpo.estimation.taste import Camps, find_camps
-from badpo.theory import Bools, Floats, Ints
+from badpo.results.audit_json import (
+    AnchorRow,
+    Checks,
+    ClassRow,
+    GraphRow,
+    GroupRow,
+    ModelRow,
+    PoolRow,
+    ReliabilityRow,
+    SharedBiasRow,
+    StatusCounts,
+    SumRow,
+    TauRow,
+)
+from badpo.theory import Array, Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import Interval
 
@@ -313,6 +326,44 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 # -- estimates ---------------------------------------------------------------------------------------------------
 
 
+class ClassComparison(NamedTuple):
+    """Class offsets, the p-value of the hypothesis of no difference, and why reliability may explain a difference."""
+
+    rows: list[ClassRow]
+    p_value: float | None
+    doubt: str
+
+
+@dataclass(frozen=True, eq=False)
+class BiasFit:
+    """Estimates of the annotators' biases, and the estimates on which the biases depend.
+
+    ``sums`` is None unless almost every comparison has exactly one vote. ``lines`` has the adjustment for reliability
+    of each adjusted attribute. For each attribute, ``equal_p`` is the p-value of the hypothesis that all biases are
+    equal, and ``needs_reliability`` says whether differences in reliability would change the biases.
+    """
+
+    anchored: Bools
+    sums: Sums | None
+    biases: BiasEstimates
+    reliability: Reliability
+    lines: dict[int, Line | GoldLine]
+    shrunken_biases: list[ShrunkenBiases]
+    equal_p: Floats
+    needs_reliability: Bools
+    classes: list[ClassComparison]
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether the biases toward an attribute are adjusted for reliability."""
+        return bool(self.lines) and not self.reliability.unknown
+
+    def reason_not_to_compare(self, j: int) -> str:
+        """Why the audit does not compare annotators on an attribute; empty if it does."""
+        is_biased = self.sums is None or self.biases.absolute[j]
+        return "" if self.sums is None or is_biased else self.sums.assignment["reason"]
+
+
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
@@ -417,45 +468,17 @@ def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
     return np.where(is_missing, np.nan, values or (biases.finite_deviation, biases.finite_se))
 
 
-def annotator_table(
-    design: Design,
-    biases: BiasEstimates,
-    shrunken_biases: Sequence[ShrunkenBiases],
-    reliability: Reliability,
-    options: AuditOptions,
-    sums: BiasEstimates | None,
-) -> pd.DataFrame:
+def annotator_table(design: Design, fit: BiasFit, options: AuditOptions) -> pd.DataFrame:
     """Build the rows of ``annotators.parquet``: one row per annotator and attribute, in the order of declaration.
 
     Shrunken estimates are NaN for annotators without an informative vote, and only annotators with enough informative
     votes can be flagged. ``odds_ratio`` belongs to the shrunken deviation, or to the deviation if nothing was shrunk.
-    ``log_odds`` are the ``sums`` of bias and merit; ``log_odds`` is NaN if comparisons have several votes.
+    ``log_odds`` are the sums of bias and merit; ``log_odds`` is NaN if comparisons have several votes.
     """
+    biases, reliability = without_wide(fit.biases), fit.reliability
     (m, q), nothing = biases.deviation.shape, np.full(biases.deviation.shape, np.nan)
-    is_shrunk = (biases.n_informative > 0) & (biases.status != "anchored")
-    is_shrunk &= np.stack(
-        [(one.basis != "prior") & np.isfinite(one.tau) for one in shrunken_biases], axis=1
-    )
-    posteriors = [one.posterior for one in shrunken_biases]
-    statistics = [
-        [one.mean for one in posteriors],
-        [one.sd for one in posteriors],
-        [one.quantile(0.025) for one in posteriors],
-        [one.quantile(0.975) for one in posteriors],
-        [probability_exceeds(one, options.rho) for one in shrunken_biases],
-    ]
-    is_shrunk &= np.stack(
-        [(high - low) / 2 <= WIDEST_HALF for low, high in zip(*statistics[2:4], strict=True)], axis=1
-    )
-    shrunk, post_sd, post_low, post_high, prob_exceeds = np.where(
-        is_shrunk, np.swapaxes(statistics, 1, 2), np.nan
-    )
-    estimates = _usable_estimates(biases, biases.deviation, biases.se)
-    can_be_flagged = biases.n_informative >= options.min_informative
-    flag_probability = np.where(can_be_flagged, prob_exceeds, np.nan)
+    sums = None if fit.sums is None else without_wide(fit.sums.each)
     low_probability = np.where(reliability.n_votes > 0, reliability.cdf(LOW_RELIABILITY), np.nan)
-    with np.errstate(over="ignore"):
-        odds_ratio = np.exp(np.where(np.isnan(shrunk), biases.deviation, shrunk))
     agreement = annotator_agreement(*design.first_votes, m)
     columns = {
         "annotator": design.annotators,
@@ -474,14 +497,7 @@ def annotator_table(
         "se": biases.se,
         "ci_low": biases.ci_low,
         "ci_high": biases.ci_high,
-        "shrunk": shrunk,
-        "post_sd": post_sd,
-        "post_low": post_low,
-        "post_high": post_high,
-        "odds_ratio": odds_ratio,
-        "q_value": np.stack([benjamini_hochberg(*estimates[:, :, j]) for j in range(q)], axis=1),
-        "prob_exceeds": prob_exceeds,
-        "flag": np.apply_along_axis(bayesian_fdr, 0, flag_probability, options.fdr),
+        **_posterior_columns(biases, fit.shrunken_biases, options),
         "status": biases.status,
         "reliability": reliability.mean,
         "reliability_low": reliability.quantile(0.025),
@@ -499,18 +515,37 @@ def annotator_table(
     return pd.DataFrame(cells).sort_values("annotator", kind="stable", ignore_index=True)
 
 
-MODEL_COLUMNS = [
-    *("model", "attribute", "n_judgments", "n_cross", "n_informative", "raw_rate", "deviation"),
-    *("ci_low", "ci_high", "shrunk", "post_low", "post_high", "flag", "status"),
-    *(
-        "reliability",
-        "reliability_low",
-        "reliability_high",
-        "flag_reliability",
-        "both_orders",
-        "same_share",
-    ),
-]
+def _posterior_columns(
+    biases: BiasEstimates, shrunken_biases: Sequence[ShrunkenBiases], options: AuditOptions
+) -> dict[str, Array]:
+    """Return shrunken deviations and flags; each column has the shape (n_annotators, n_attributes)."""
+    posteriors = [one.posterior for one in shrunken_biases]
+    statistics = {
+        "shrunk": [one.mean for one in posteriors],
+        "post_sd": [one.sd for one in posteriors],
+        "post_low": [one.quantile(0.025) for one in posteriors],
+        "post_high": [one.quantile(0.975) for one in posteriors],
+        "prob_exceeds": [probability_exceeds(one, options.rho) for one in shrunken_biases],
+        "is_known": [(one.basis != "prior") & np.isfinite(one.tau) for one in shrunken_biases],
+    }
+    found = {name: np.stack(values, axis=1) for name, values in statistics.items()}
+    is_shrunk = found.pop("is_known") & (biases.n_informative > 0) & (biases.status != "anchored")
+    is_shrunk &= (found["post_high"] - found["post_low"]) / 2 <= WIDEST_HALF
+    found = {name: np.where(is_shrunk, values, np.nan) for name, values in found.items()}
+    prob_exceeds = found.pop("prob_exceeds")
+    can_be_flagged = biases.n_informative >= options.min_informative
+    flag_probability = np.where(can_be_flagged, prob_exceeds, np.nan)
+    estimates = _usable_estimates(biases, biases.deviation, biases.se)
+    with np.errstate(over="ignore"):
+        odds_ratio = np.exp(np.where(np.isnan(found["shrunk"]), biases.deviation, found["shrunk"]))
+    return found | {
+        "odds_ratio": odds_ratio,
+        "q_value": np.stack(
+            [benjamini_hochberg(*each) for each in np.moveaxis(estimates, 2, 0)], axis=1
+        ),
+        "prob_exceeds": prob_exceeds,
+        "flag": np.apply_along_axis(bayesian_fdr, 0, flag_probability, options.fdr),
+    }
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
@@ -523,110 +558,17 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
     return pd.DataFrame({"annotator": both["annotator"], "same": both["sign"] == 1})
 
 
-def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
+def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[ModelRow]:
     """Select the models' rows from the table of annotators, and add how often a model's votes agree in both orders."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
     rows["both_orders"] = rows["both_orders"].fillna(0).astype(int)
-    columns = rows.sort_values(["model", "attribute"], kind="stable")[MODEL_COLUMNS]
-    records: list[Json] = columns.to_dict("records")
-    return records
-
-
-# -- rows of audit.json ------------------------------------------------------------------------------------------
-
-
-class TauRow(TypedDict):
-    """Between-annotator standard deviation tau with its 95 % confidence interval."""
-
-    tau: float
-    tau_ci: list[float | None]
-
-
-class GroupRow(TauRow):
-    """Numbers of annotators and people, and tau, for a group of annotators whom no votes connect with other groups."""
-
-    n: int
-    n_people: int
-
-
-class GraphRow(TypedDict):
-    """Groups of annotators who share comparisons: number of groups, largest sizes, and annotators without a group."""
-
-    n: int
-    sizes: Ints
-    outside: int
-
-
-class StatusCounts(TypedDict):
-    """Share of informative judgments, number of annotators with each status, and number of people with an estimate."""
-
-    informative_share: float | None
-    n_estimated: int
-    n_insufficient: int
-    n_no_information: int
-    n_separated: int
-    n_people_estimated: int
-
-
-class SharedBiasRow(TypedDict):
-    """Shared bias with confidence intervals, numbers of annotators, and the reason if the shared bias is not known."""
-
-    shared_bias: float
-    shared_bias_ci: list[float] | None
-    shared_bias_ci_beyond: list[float] | None
-    n_shared_bias: int
-    n_people_shared_bias: int
-    absolute: bool
-    absolute_why: str
-
-
-class SumRow(TypedDict):
-    """Pooled sum of bias and merit with its confidence interval, and the number of votes needed to separate the two."""
-
-    log_odds: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int
-    beside_models: bool
-    needed: int
-
-
-class PoolRow(StatusCounts, TauRow, SharedBiasRow):
-    """Pool estimates for one attribute: the part ``pool`` of audit.json, which `docs/audit.md` explains."""
-
-    components: int
-    n_flagged: int
-    is_beside_reliability: bool
-    unit: float
-    most_units: float
-    reliability: float
-    refused: dict[str, str]
-    caveat: str
-    equal_biases_p: float
-    is_divided: bool
-    groups: list[GroupRow]
-    classes: list[Json]
-    class_test_p: float | None
-    recommendation: str
-    recommendation_reason: str
-    sum: SumRow | None
-
-
-class ReliabilityRow(TypedDict):
-    """Reliability of the annotators: test of equality, between-annotator standard deviation, and further figures."""
-
-    p_value: float
-    spread: float
-    n_estimated: int
-    n_flagged: int
-    is_used: bool
-    is_unknown: bool
-    is_hardly_known: bool
-    why: str
-    has_camps: bool
-    is_by_models: bool
+    columns = [name for name in ModelRow.__annotations__ if name in rows]
+    models: list[ModelRow] = rows.sort_values(["model", "attribute"], kind="stable")[columns].to_dict(
+        "records"
+    )
+    return models
 
 
 # -- everything together -----------------------------------------------------------------------------------------
@@ -636,29 +578,53 @@ class ReliabilityRow(TypedDict):
 class AnnotatorEstimates:
     """Results about annotators: biases, posteriors, a table, and the parts ``pool`` and ``checks`` of audit.json.
 
-    ``class_doubts`` has for each attribute the reason why a difference between classes may be a difference in
-    reliability, or an empty text.
+    ``may_be_reliability`` says for each attribute whether annotators may differ in reliability rather than in bias.
     """
 
-    biases: BiasEstimates
-    shrunken_biases: list[ShrunkenBiases]
+    fit: BiasFit
     table: pd.DataFrame
     pool: dict[str, PoolRow]
-    checks: Json
-    class_doubts: Sequence[str]
+    checks: Checks
     camps: Camps
+    may_be_reliability: Bools
 
 
 def estimate_annotators(
     judgments: Judgments, design: Design, options: AuditOptions
 ) -> AnnotatorEstimates:
-    """Estimate the annotators' biases, and test the assumptions behind the estimates.
-
-    Classes are always compared using the conditional likelihood without anchors.
-    """
-    anchored = find_anchors(design, options)
-    has_identities = design.has_identities
+    """Estimate the annotators' biases, and test the assumptions behind the estimates."""
     quality, why = choose_quality(design, options)
+    fit = fit_biases(judgments, design, options, quality)
+    table = annotator_table(design, fit, options)
+    camps, reliability, may_be_reliability = (
+        Camps(np.nan, np.nan, np.nan),
+        None,
+        fit.needs_reliability & False,
+    )
+    if design.has_identities:
+        camps = _test_camps(design, table)
+        table["flag_reliability"] &= not camps.are_found
+        reliability = _build_reliability_row(design, fit, table, camps)
+        is_open = reliability["is_unknown"] or reliability["is_hardly_known"]
+        may_be_reliability = fit.needs_reliability & (is_open and fit.sums is None)
+    graphs = {name: _build_graph_row(design, fit.biases, j) for j, name in enumerate(design.attributes)}
+    pool = {
+        name: _build_pool_row(design, fit, table, j, bool(may_be_reliability[j]))
+        for j, name in enumerate(design.attributes)
+    }
+    checks: Checks = {
+        "assignment": fit.sums.assignment if fit.sums and design.has_identities else None,
+        "estimator": {"quality": quality, "why": why},
+        "components": {"informative": graphs},
+        "anchors": _build_anchors_row(design, fit.anchored, options) if fit.anchored.any() else None,
+        "reliability": reliability,
+    }
+    return AnnotatorEstimates(fit, table, pool, checks, camps, may_be_reliability)
+
+
+def fit_biases(judgments: Judgments, design: Design, options: AuditOptions, quality: str) -> BiasFit:
+    """Estimate the annotators' biases, adjust the biases for reliability, and compare the classes."""
+    anchored = find_anchors(design, options)
     sums = estimate_sums(judgments, design, options) if quality == "marginal" else None
     if sums is None:
         biases = fit_conditional(
@@ -667,90 +633,30 @@ def estimate_annotators(
             min_informative=options.min_informative,
             clusters=design.prompt,
         )
-        reliability = estimate_reliability(design, biases, anchored)
         equal_p = equal_bias_p_value(design.votes, biases, design.prompt)
     else:
         biases, equal_p = sums.biases, sums.equal_p
-        reliability = (
-            estimate_reliability(design, biases, anchored)
-            if sums.reliability is None
-            else sums.reliability
-        )
+    known = sums and sums.reliability
+    reliability = known or estimate_reliability(design, biases, anchored)
     adjusted = adjust_for_reliability(biases, reliability, find_unexplained_choices(design.votes))
     is_gold = anchored.any() and quality == "conditional"
     choices = estimate_gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
     gold = adjust_to_gold(adjusted.biases, reliability, choices, is_gold & ~design.is_judgment_attribute)
     lines = adjusted.lines | gold.lines
-    shrunken_biases = shrink_deviations(design, biases, lines, gold.shared)
     line_p = np.fmax(adjusted.equal_bias_p, gold.equal_bias_p)
     for j, line in lines.items():
         equal_p[j] += line.chance * (line_p[j] - equal_p[j])
-    classes, biases = _compare_classes(design, biases), gold.biases
-    narrow = without_wide(biases)
-    each = None if sums is None else without_wide(sums.each)
-    table = annotator_table(design, narrow, shrunken_biases, reliability, options, each)
-    camps = _test_camps(design, table) if has_identities else Camps(np.nan, np.nan, np.nan)
-    if camps.are_found:
-        table["flag_reliability"] = False
-    reliability_row, is_open = None, False
-    if has_identities:
-        is_used = bool(lines) and not reliability.unknown
-        reliability_row = _build_reliability_row(design, reliability, is_used, table, camps, sums)
-        is_open = reliability_row["is_unknown"] or reliability_row["is_hardly_known"]
-    pool: dict[str, PoolRow] = {}
-    graphs: dict[str, GraphRow] = {}
-    for j, name in enumerate(design.attributes):
-        shrunken, comparison = shrunken_biases[j], classes[j]
-        graphs[name], groups = _find_groups(design, biases, j)
-        known = shrunken if has_known_tau(shrunken) else replace(shrunken, tau=np.nan)
-        advice = recommend(known, equal_p[j], comparison.p_value)
-        needs_reliability = not biases.absolute[j] or bool(
-            anchored.any() and not design.is_judgment_attribute[j]
-        )
-        mentions_reliability = (
-            is_open and sums is None and needs_reliability and advice.variant != "pooled"
-        )
-        reason = advice.reason + WITHIN * bool(groups) + MAYBE_RELIABILITY * mentions_reliability
-        pool[name] = {
-            "components": graphs[name]["n"],
-            **_count_statuses(design, narrow, j),
-            "n_flagged": table["flag"][table["attribute"] == name].sum(),
-            "is_beside_reliability": j in lines and not reliability.unknown,
-            "unit": design.unit[j],
-            "most_units": design.most_units[j],
-            **build_tau_row(shrunken),
-            "reliability": np.nan if np.isnan(known.tau) else known.reliability,
-            "refused": _list_refused_figures(shrunken, sums, bool(biases.absolute[j])),
-            "caveat": _write_caveat(sums, bool(biases.absolute[j])),
-            "equal_biases_p": equal_p[j],
-            "is_divided": len(groups) > 0,
-            "groups": groups,
-            "classes": comparison.rows,
-            "class_test_p": comparison.p_value,
-            "recommendation": advice.variant,
-            "recommendation_reason": reason + MAYBE_CLASS_RELIABILITY * bool(comparison.doubt),
-            **_build_shared_bias_row(
-                design,
-                biases,
-                j,
-                int(anchored.sum()),
-                sums,
-                needs_reliability and bool(reliability.unknown),
-            ),
-            "sum": None if sums is None else _build_sum_row(sums, j),
-        }
-    checks = {
-        "assignment": asdict(sums.assignment) if has_identities and sums is not None else None,
-        "estimator": {"quality": quality, "why": why},
-        "components": {"informative": graphs},
-        "anchors": _build_anchors_row(design, anchored, options) if anchored.any() else None,
-        "reliability": reliability_row,
-    }
-    if sums is not None:
-        # comparisons have one annotator, so there are no majorities
-        shrunken_biases = [replace(one, tau=np.nan) for one in shrunken_biases]
-    doubts = [comparison.doubt for comparison in classes]
-    return AnnotatorEstimates(biases, shrunken_biases, table, pool, checks, doubts, camps)
+    return BiasFit(
+        anchored=anchored,
+        sums=sums,
+        biases=gold.biases,
+        reliability=reliability,
+        lines=lines,
+        shrunken_biases=shrink_deviations(design, biases, lines, gold.shared),
+        equal_p=equal_p,
+        needs_reliability=~gold.biases.absolute | (anchored.any() & ~design.is_judgment_attribute),
+        classes=_compare_classes(design, biases),
+    )
 
 
 def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
@@ -789,12 +695,47 @@ def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
     }
 
 
-def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
+def _build_pool_row(
+    design: Design, fit: BiasFit, table: pd.DataFrame, j: int, may_be_reliability: bool
+) -> PoolRow:
+    """Build the part of ``pool`` in audit.json for one attribute."""
+    shrunken, comparison, sums = fit.shrunken_biases[j], fit.classes[j], fit.sums
+    known = shrunken if has_known_tau(shrunken) else replace(shrunken, tau=np.nan)
+    advice, groups = (
+        recommend(known, fit.equal_p[j], comparison.p_value),
+        _build_group_rows(design, fit, j),
+    )
+    reason = advice.reason + WITHIN * bool(groups)
+    reason += MAYBE_RELIABILITY * (may_be_reliability and advice.variant != "pooled")
+    return {
+        "components": len(_count_members(fit.biases, j)),
+        **_count_statuses(design, without_wide(fit.biases), j),
+        "n_flagged": table["flag"][table["attribute"] == design.attributes[j]].sum(),
+        "is_beside_reliability": j in fit.lines and fit.is_adjusted,
+        "unit": design.unit[j],
+        "most_units": design.most_units[j],
+        **build_tau_row(shrunken),
+        "reliability": np.nan if np.isnan(known.tau) else known.reliability,
+        "refused": _list_refused_figures(fit, j),
+        "caveat": _write_caveat(fit, j),
+        "equal_biases_p": fit.equal_p[j],
+        "is_divided": len(groups) > 0,
+        "groups": groups,
+        "classes": comparison.rows,
+        "class_test_p": comparison.p_value,
+        "recommendation": advice.variant,
+        "recommendation_reason": reason + MAYBE_CLASS_RELIABILITY * bool(comparison.doubt),
+        **_build_shared_bias_row(design, fit, j),
+        "sum": None if sums is None else _build_sum_row(sums, j),
+    }
+
+
+def _write_caveat(fit: BiasFit, j: int) -> str:
     """With one vote per comparison, return a caveat about annotator differences; otherwise return an empty text."""
-    if sums is None or is_absolute or sums.assignment.reason:
+    if fit.sums is None or fit.biases.absolute[j] or fit.reason_not_to_compare(j):
         return ""
-    p_value = format_p_value(sums.assignment.p_value)
-    return LESS_OF_EITHER.format(ATTENUATION, p_value, sums.assignment.smallest)
+    p_value, smallest = fit.sums.assignment["p_value"], fit.sums.assignment["smallest"]
+    return LESS_OF_EITHER.format(ATTENUATION, format_p_value(p_value), smallest)
 
 
 def without_wide(biases: BiasEstimates) -> BiasEstimates:
@@ -808,18 +749,16 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
     )
 
 
-def _list_refused_figures(
-    shrunken: ShrunkenBiases, sums: Sums | None, is_absolute: bool
-) -> dict[str, str]:
+def _list_refused_figures(fit: BiasFit, j: int) -> dict[str, str]:
     """For an attribute, list the figures that the audit does not report, each with the reason."""
     refused = {}
-    if not has_known_tau(shrunken):
+    if not has_known_tau(fit.shrunken_biases[j]):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)
-    if sums is not None and not is_absolute and sums.assignment.reason:
-        refused |= dict.fromkeys(("tau", "deviation", "shrunk", "flag"), sums.assignment.reason)
-    if sums is not None:
+    if reason := fit.reason_not_to_compare(j):
+        refused |= dict.fromkeys(("tau", "deviation", "shrunk", "flag"), reason)
+    if fit.sums:
         refused["flips"] = NO_MAJORITIES
-    if sums is not None and sums.reliability is None:
+    if fit.sums and fit.sums.reliability is None:
         refused["reliability"] = UNRELIABLE
     return refused
 
@@ -832,42 +771,30 @@ def _test_camps(design: Design, table: pd.DataFrame) -> Camps:
 
 
 def _build_reliability_row(
-    design: Design,
-    reliability: Reliability,
-    is_used: bool,
-    table: pd.DataFrame,
-    camps: Camps,
-    sums: Sums | None,
+    design: Design, fit: BiasFit, table: pd.DataFrame, camps: Camps
 ) -> ReliabilityRow:
     """Test whether annotators are equally reliable, and report how much they differ and whether biases are adjusted."""
-    has_voted, p_value = design.n_votes > 0, equal_reliability_p_value(design.reliability_votes)
+    reliability, has_voted = fit.reliability, design.n_votes > 0
+    p_value = equal_reliability_p_value(design.reliability_votes)
     is_hardly_known = reliability.n_votes[has_voted].mean() < FEW_EQUAL
     is_hardly_known |= p_value < LEVEL and reliability.sd[has_voted].mean() > UNSURE
     known = reliability.unknown or ("hardly" if is_hardly_known else "")
-    is_by_models = sums is not None and sums.reliability is not None
-    why = RELIABILITY_NOTES[known] if reliability.unknown or is_used else NOT_NEEDED
-    if sums is not None:
+    is_by_models = fit.sums is not None and fit.sums.reliability is not None
+    why = RELIABILITY_NOTES[known] if reliability.unknown or fit.is_adjusted else NOT_NEEDED
+    if fit.sums:
         why = BY_MODELS if is_by_models else UNRELIABLE
     return {
         "p_value": p_value,
         "spread": reliability.between_sd,
         "n_estimated": 0 if reliability.unknown else (reliability.n_votes >= FEWEST).sum(),
         "n_flagged": table.loc[table["flag_reliability"], "annotator"].nunique(),
-        "is_used": is_used,
+        "is_used": fit.is_adjusted,
         "is_unknown": bool(reliability.unknown),
-        "is_hardly_known": is_used and known == "hardly",
+        "is_hardly_known": fit.is_adjusted and known == "hardly",
         "why": why,
         "has_camps": camps.are_found,
         "is_by_models": is_by_models,
     }
-
-
-class ClassComparison(NamedTuple):
-    """Class offsets, the p-value of the hypothesis of no difference, and why reliability may explain a difference."""
-
-    rows: list[Json]
-    p_value: float | None
-    doubt: str
 
 
 def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassComparison]:
@@ -884,24 +811,28 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     merit = estimate_class_merit(class_votes, shift)
     offsets, if_equal = class_offsets(biases, codes, merit), class_offsets(biases, codes)
     is_wide = offsets.ci_high - offsets.offset > WIDEST_HALF
-    ends = offsets.ci_low, offsets.ci_high
-    cells = [np.where(is_wide, np.nan, each) for each in (offsets.offset, *ends)]
+    low, offset, high = (
+        np.where(is_wide, np.nan, each) for each in (offsets.ci_low, offsets.offset, offsets.ci_high)
+    )
     doubt = RELIABILITY_NOTES[merit.unknown] if merit.unknown else EXPLAINED
     is_doubted = (if_equal.p_value < LEVEL) & ~biases.absolute
     is_doubted &= (offsets.p_value >= LEVEL) | bool(merit.unknown)
-    is_informed = (biases.n_informative > 0) & design.is_person[:, None]
-    members = [is_informed & (design.classes == label)[:, None] for label in design.labels]
-    people = [each.sum(axis=0) for each in members]
     # number of informative votes on each attribute by the people in a class
-    n_votes = [np.where(each, biases.n_informative, 0) for each in members]
-    dominated = [[is_dominated(column) for column in each.T] for each in n_votes]
-    figures = np.array([people, dominated, offsets.n, *cells], dtype=object)
-    names = "n_people", "is_dominated", "n", "offset", "ci_low", "ci_high"
+    n_votes = np.where(design.is_person[:, None], biases.n_informative, 0)
+    of_class = [np.where((design.classes == label)[:, None], n_votes, 0) for label in design.labels]
     return [
         ClassComparison(
             [
-                {"class": label, **dict(zip(names, values, strict=True))}
-                for label, values in zip(design.labels, figures[:, :, j].T, strict=True)
+                {
+                    "class": label,
+                    "n_people": (of_class[i][:, j] > 0).sum(),
+                    "is_dominated": is_dominated(of_class[i][:, j]),
+                    "n": offsets.n[i, j],
+                    "offset": offset[i, j],
+                    "ci_low": low[i, j],
+                    "ci_high": high[i, j],
+                }
+                for i, label in enumerate(design.labels)
             ],
             p_value,
             doubt * bool(is_doubted[j]),
@@ -910,20 +841,28 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     ]
 
 
-def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[GraphRow, list[GroupRow]]:
-    """Divide annotators into groups that share no comparisons; if several groups are large, estimate tau in each."""
+def _count_members(biases: BiasEstimates, j: int) -> pd.Series:
+    """Number of annotators in each group of annotators who share informative comparisons, largest groups first."""
     component = pd.Series(biases.component[:, j])
-    sizes = component[component >= 0].value_counts()
+    return component[component >= 0].value_counts()
+
+
+def _build_graph_row(design: Design, biases: BiasEstimates, j: int) -> GraphRow:
+    """Count the groups of annotators who share informative comparisons."""
+    sizes, component = _count_members(biases, j), biases.component[:, j]
     outside = (component[design.n_votes > 0] < 0).sum()
-    graph: GraphRow = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
-    large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], list[GroupRow]()
-    estimates = _usable_estimates(biases)[:, :, j]
+    return {"n": len(sizes), "sizes": sizes.to_list()[:SIZES_SHOWN], "outside": outside}
+
+
+def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[GroupRow]:
+    """If several groups of annotators that share no comparisons are large, estimate tau in each group."""
+    sizes, rows = _count_members(fit.biases, j), list[GroupRow]()
+    large = sizes.index[sizes >= FEWEST_ANNOTATORS]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
-        is_member = biases.component[:, j] == group
-        n_people = (is_member & design.is_person).sum()
-        tau = build_tau_row(shrink_normal(*estimates[:, is_member]))
-        rows.append({"n": is_member.sum(), "n_people": n_people, **tau})
-    return graph, rows
+        is_member = fit.biases.component[:, j] == group
+        tau = build_tau_row(shrink_normal(*_usable_estimates(fit.biases)[:, is_member, j]))
+        rows.append({"n": is_member.sum(), "n_people": (is_member & design.is_person).sum(), **tau})
+    return rows
 
 
 def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCounts:
@@ -942,15 +881,9 @@ def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCoun
     }
 
 
-def _build_shared_bias_row(
-    design: Design,
-    biases: BiasEstimates,
-    j: int,
-    n_anchors: int,
-    sums: Sums | None,
-    is_reliability_unknown: bool,
-) -> SharedBiasRow:
+def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> SharedBiasRow:
     """Mean bias, with an interval for these annotators on other comparisons and one for a population of annotators."""
+    biases, sums, n_anchors = fit.biases, fit.sums, int(fit.anchored.sum())
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known
     n, se, population_se = is_used.sum(), biases.shared_bias_se[j], biases.shared_bias_se_population[j]
@@ -960,7 +893,7 @@ def _build_shared_bias_row(
         why = RANDOM_ORDER if is_known else NOT_SPLIT.format(int(sums.needed[j]), HALF_WIDTH)
     elif is_known and (biases.status[:, j] == "anchored").any():
         why = ANCHORED.format(n=counted(n_anchors, "annotator"))
-        why += AS_RELIABLE * is_reliability_unknown
+        why += AS_RELIABLE * bool(fit.needs_reliability[j] and fit.reliability.unknown)
     elif is_known:
         why = VARIES
     elif (biases.component[:, j] >= 0).any():
@@ -980,17 +913,18 @@ def _build_shared_bias_row(
     }
 
 
-def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> Json:
+def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> AnchorRow:
     """Count the gold annotators' cross-group judgments, and test whether gold annotators differ in bias."""
     cast = anchored[design.annotator]
     votes = design.votes.select(cast)
     prompt = None if design.prompt is None else design.prompt[cast]
     equal_p = equal_bias_p_value(votes, fit_conditional(votes), prompt)
-    counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_biases_p": equal_p}
+    n_cross = design.cross[cast].sum(axis=0)
     return {
         "n": anchored.sum(),
         "n_people": (anchored & design.is_person).sum(),
         "class": options.anchor_class,
         "annotators": sorted(design.annotators[anchored]),
-        **{key: dict(zip(design.attributes, values, strict=True)) for key, values in counts.items()},
+        "n_cross": dict(zip(design.attributes, n_cross, strict=True)),
+        "equal_biases_p": dict(zip(design.attributes, equal_p, strict=True)),
     }

@@ -3,7 +3,6 @@
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Unpack
 
@@ -22,7 +21,7 @@ from badpo.auditing.annotators import (
     mark_models,
 )
 from badpo.auditing.dependence import estimate_tie_effects, find_selective_ties, select_independent_votes
-from badpo.auditing.findings import find_problems
+from badpo.auditing.findings import AuditFacts, find_problems
 from badpo.auditing.impact import choose_example_pairs, count_changed_labels, select_votes_to_reread
 from badpo.auditing.pool_bias import (
     add_default_attributes,
@@ -35,7 +34,6 @@ from badpo.auditing.pool_bias import (
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.checks import check, estimable
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.privacy import is_dominated
 from badpo.data.problems import (
@@ -48,8 +46,15 @@ from badpo.data.problems import (
 )
 from badpo.data.tables import Source
 from badpo.estimation.fit import BiasEstimates
-from badpo.estimation.significance import pool_agreement
+from badpo.estimation.significance import PoolAgreement, pool_agreement
 from badpo.results.audit_findings import attribute_findings
+from badpo.results.audit_json import (
+    AuditSummary,
+    DataFacts,
+    ProblemRow,
+    Settings,
+    VotesNeededRow,
+)
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
@@ -119,38 +124,49 @@ def audit(
     refuse_other_types(models=models, progress=progress, keep=reading.get("keep", ()))
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("audit: reading", 0.0)
-    whole, judgments, problems = _read(data, attributes, models, reading)
+    whole, problems = keep_estimable_attributes(read_judgments(data, attributes, models, reading))
+    judgments, left_out = select_independent_votes(whole)
     progress("audit: annotators", DONE_BEFORE["annotators"])
     design = Design(judgments)
-    annotators, both = estimate_annotators(judgments, design, options), both_orders(whole)
-    health = summarize_data(whole, design, both)
+    estimates, both = estimate_annotators(judgments, design, options), both_orders(whole)
+    agreement = pool_agreement(*design.first_votes, design.prompt_of_first_votes)
     progress("audit: undeclared features", DONE_BEFORE["features"])
     features, ties = measure_undeclared_features(judgments), estimate_tie_effects(whole)
-    problems += find_selective_ties(ties)
-    problems += find_problems(judgments, features, design, options, annotators, health["agreement"])
+    facts = AuditFacts(judgments, features, design, options, estimates, agreement)
+    problems = [*problems, *left_out, *find_selective_ties(ties), *find_problems(facts)]
     progress("audit: pool", DONE_BEFORE["pool"])
     swap = swap_pair_sides(judgments)
-    parts = {
-        "data": {"source": _file_name(source or data) or whole.source or "this table", **health},
+    summary: AuditSummary = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "about_single_people": True,
+        "settings": list_settings(judgments, options),
+        "data": describe_data(whole, design, both, agreement, name_file(source or data)),
         "attributes": pool_attributes(judgments, ties, swap),
-        "pool": annotators.pool,
-        "models": build_model_rows(annotators.table, design, both),
-        "checks": annotators.checks,
-        "flips": count_changed_labels(design, annotators.biases, annotators.shrunken_biases),
-        "next": {"votes_needed": build_votes_needed(design, annotators.biases)},
-        "warnings": _build_problem_rows(problems, source or data),
+        "pool": estimates.pool,
+        "models": build_model_rows(estimates.table, design, both),
+        "checks": estimates.checks,
+        "flips": count_changed_labels(design, estimates.fit),
+        "next": {"votes_needed": build_votes_needed(design, estimates.fit.biases)},
+        "warnings": build_problem_rows(problems, source or data),
         "scan": scan_features(judgments, features, swap),
+        "annotators_file": ANNOTATORS_FILE,
     }
-    return _build_result(judgments, design, options, annotators.table, parts)
+    return AuditResult(
+        add_verdicts(plain(summary)),
+        finish_annotator_table(judgments, estimates.table),
+        select_votes_to_reread(judgments, design, estimates.table),
+        choose_example_pairs(judgments),
+    )
 
 
-def _read(
-    data: Judgments | Source,
-    attributes: Attributes,
-    models: Sequence[str],
-    reading: ReadingOptions,
-) -> tuple[Judgments, Judgments, list[Problem]]:
-    """Return all judgments, the judgments used for estimates, and the problems; raise `DataError` for errors."""
+# -- steps -------------------------------------------------------------------------------------------------------
+
+
+def read_judgments(
+    data: Judgments | Source, attributes: Attributes, models: Sequence[str], reading: ReadingOptions
+) -> Judgments:
+    """Read the judgments, with the attributes of the audit and with marked models."""
     attributes = as_attributes(attributes)
     known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
     for name in reading.keys() - set(known):
@@ -162,77 +178,86 @@ def _read(
         raise ConfigError(f"these judgments have been read already; pass {options} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
-    judgments, left_out = estimable(mark_models(add_default_attributes(data), models))
+    return mark_models(add_default_attributes(data), models)
+
+
+def keep_estimable_attributes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
+    """Leave out attributes whose bias cannot be estimated; return the problems, and raise `DataError` for errors."""
+    judgments, left_out = estimable(judgments)
     problems = [*left_out, *check(judgments)]
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
-    used, left_out = select_independent_votes(judgments)
-    return judgments, used, worst_first([*problems, *left_out])
+    return judgments, problems
 
 
-def _file_name(data: Judgments | Source) -> str:
+def name_file(data: Judgments | Source) -> str:
     """Return the file's name without its folder, because a folder can identify a person; empty if there is no file."""
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
-def _build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -> list[Json]:
+def build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -> list[ProblemRow]:
     """Return the problems as rows, errors first; rows show file names without folders."""
-    rows = [asdict(problem) for problem in worst_first(problems)]
-    for row in rows:
-        # The user's commands and the table's rows do not belong on a page that may be shared.
-        del row["fix"], row["shown"], row["lengths"]
+    # The user's commands and the table's rows do not belong on a page that may be shared.
+    rows: list[ProblemRow] = [
+        {
+            "code": problem.code,
+            "what": problem.what,
+            "where": problem.where,
+            "remedy": problem.remedy,
+            "severity": problem.severity,
+            "count": problem.count,
+        }
+        for problem in worst_first(problems)
+    ]
     if isinstance(data, str | os.PathLike):
+        path = str(Path(data).expanduser())
         for row in rows:
-            row |= {
-                key: row[key].replace(str(Path(data).expanduser()), _file_name(data))
-                for key in ("where", "what")
-            }
+            row["where"] = row["where"].replace(path, name_file(data))
+            row["what"] = row["what"].replace(path, name_file(data))
     return rows
 
 
-def _build_result(
-    judgments: Judgments, design: Design, options: AuditOptions, table: pd.DataFrame, parts: Json
-) -> AuditResult:
-    """Return the tables and audit.json, to which the function adds the settings and a verdict on each attribute."""
-    declared = [{**one.config, "name": one.name} for one in judgments.attributes]
-    options_used = {
-        name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")
+def list_settings(judgments: Judgments, options: AuditOptions) -> Settings:
+    """Return the attributes and the options of the audit."""
+    return {
+        "attributes": [{**one.config, "name": one.name} for one in judgments.attributes],
+        "quality": options.quality,
+        "rho": options.rho,
+        "fdr": options.fdr,
+        "min_informative": options.min_informative,
     }
-    summary = plain(
-        {
-            "schema": SCHEMA,
-            "version": __version__,
-            "about_single_people": True,
-            "settings": {"attributes": declared, **options_used},
-            **parts,
-            "annotators_file": ANNOTATORS_FILE,
-        }
-    )
+
+
+def add_verdicts(summary: AuditSummary) -> AuditSummary:
+    """Add a verdict to each attribute."""
     for row, verdict in zip(summary["attributes"], attribute_findings(summary), strict=True):
         row["verdict"] = verdict.finding
+    return summary
+
+
+def finish_annotator_table(judgments: Judgments, table: pd.DataFrame) -> pd.DataFrame:
+    """Leave out annotators without votes, and add each annotator's number of ties."""
     has_row = (table["n_judgments"] > 0) & judgments.has_identities
     tie_counts = judgments.dropped[judgments.dropped["reason"] == "tie"]
     n_ties = table["annotator"].map(tie_counts.groupby("annotator")["n"].sum()).fillna(0).astype(int)
     annotators = table.assign(n_ties=n_ties)[has_row].reset_index(drop=True)
     annotators.attrs["about_single_people"] = True
-    reread = select_votes_to_reread(judgments, design, table)
-    return AuditResult(summary, annotators, reread, choose_example_pairs(judgments))
+    return annotators
 
 
-# -- the data ----------------------------------------------------------------------------------------------------
-
-
-def summarize_data(judgments: Judgments, design: Design, both: pd.DataFrame) -> Json:
+def describe_data(
+    judgments: Judgments, design: Design, both: pd.DataFrame, agreement: PoolAgreement, source: str
+) -> DataFacts:
     """The part ``data`` of audit.json."""
     annotator = judgments.votes["annotator"].to_numpy()
     cast = np.bincount(annotator, minlength=len(design.annotators))
     n_votes, votes_of_people = cast[cast > 0], cast[design.is_person]
     wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
-    agreement = asdict(pool_agreement(*design.first_votes, design.prompt_of_first_votes))
     in_both = both["annotator"].unique()
     both_counts = np.bincount(both["annotator"], minlength=len(cast))
     return {
+        "source": source or judgments.source or "this table",
         "fingerprint": judgments.fingerprint(),
         "n_judgments": judgments.n_votes,
         "n_comparisons": judgments.n_comparisons,
@@ -245,15 +270,18 @@ def summarize_data(judgments: Judgments, design: Design, both: pd.DataFrame) -> 
         "dropped": dropped.reset_index().to_dict("records"),
         "votes_per_comparison": wins["size"].value_counts().sort_index().to_dict(),
         "judgments_per_annotator": {
-            "median": np.median(n_votes),
+            "median": float(np.median(n_votes)),
             "max": n_votes.max(initial=0),
             "most_of_people": votes_of_people.max(initial=0),
         },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
         "agreement": {
-            "ci_low": agreement.pop("low"),
-            "ci_high": agreement.pop("high"),
-            **agreement,
+            "ci_low": agreement.low,
+            "ci_high": agreement.high,
+            "n_comparisons": agreement.n_comparisons,
+            "n_votes": agreement.n_votes,
+            "percent": agreement.percent,
+            "alpha": agreement.alpha,
         },
         "both_orders": {
             "n": len(both),
@@ -268,7 +296,7 @@ def summarize_data(judgments: Judgments, design: Design, both: pd.DataFrame) -> 
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
+def build_votes_needed(design: Design, biases: BiasEstimates) -> list[VotesNeededRow]:
     """For each attribute and interval half-width, the total number of votes that the median annotator needs.
 
     If annotators share no comparisons, the list is empty, and ``pool[name].sum.needed`` says how many comparisons need
@@ -277,12 +305,19 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
     if biases.quality == "marginal":
         return []
     share = biases.n_informative.sum(axis=0) / max(len(design.comparison), 1)
-    rows = []
+    rows: list[VotesNeededRow] = []
     for half_width in HALF_WIDTHS:
         votes = votes_needed(biases.se, biases.n_informative, half_width)
         for name, n, n_judgments in zip(design.attributes, votes, votes / share, strict=True):
-            needed = {"informative_votes": n, "judgments": np.ceil(n_judgments)}
-            rows.append({"attribute": name, **needed, "half_width": half_width})
+            needed = float(np.ceil(n_judgments))
+            rows.append(
+                {
+                    "attribute": name,
+                    "informative_votes": n,
+                    "judgments": needed,
+                    "half_width": half_width,
+                }
+            )
     return rows
 
 

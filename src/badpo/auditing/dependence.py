@@ -1,5 +1,6 @@
 """Find votes that are not independent: repeated votes, votes that settle disagreements, and selective ties."""
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -7,12 +8,12 @@ import pandas as pd
 from scipy.special import logit, ndtr
 from scipy.stats import sem
 
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_bias_p_value, format_p_value
+from badpo.results.audit_json import TieRow
 from badpo.theory import Bools, Floats, Ints
 
 # The usual number of votes is the smallest number (two or more) that at least this share of comparisons has.
@@ -22,59 +23,6 @@ FEWEST_EXTENDED, SURE = 20, 3.0
 # An adjudicator cast at least FEWEST_DECIDED votes.
 # At least the share NEARLY_ALL of an adjudicator's votes is on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
-LEFT_OUT = (
-    "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
-    "{} votes {:.0%} of the pairs of votes disagree, on the other comparisons {:.0%}. Every estimate leaves these "
-    "votes out, because a selection of comparisons by their votes makes annotators and classes seem to differ"
-)
-NOT_FOUND = (
-    "comparisons with disagreeing votes were judged again (adjudication): on comparisons with more than {} votes "
-    "{:.0%} of the pairs of votes disagree, on the other comparisons {:.0%}. The table does not show which votes "
-    "came later, so differences between annotators and between classes may come from the selection of comparisons "
-    "alone"
-)
-
-
-def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Return the judgments used for estimates, and a notice for each kind of omitted judgment.
-
-    If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
-    because repeated votes share the annotator's taste. Votes in both orders of the responses are kept if the position
-    is a declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
-    """
-    problems: list[Problem] = []
-    if not judgments.has_identities:
-        return judgments, problems
-    keys = judgments.votes[["annotator", "comparison"]]
-    questions = np.column_stack([keys, judgments.delta, judgments.missing])
-    is_used = ~pd.DataFrame(questions).duplicated().to_numpy()
-    if n_again := int((~is_used).sum()):
-        what = (
-            f"{counted(n_again, 'judgment')} repeat an annotator's vote on a comparison and are not independent of "
-            f"it: the audit uses the first vote of each annotator on a comparison"
-        )
-        remedy = "no action is needed; for narrower intervals, have annotators judge new comparisons"
-        problems.append(Problem("N434", what, "columns annotator and comparison", remedy, n_again))
-    is_first = ~keys.duplicated().to_numpy()
-    comparison, annotator = (keys[name].to_numpy()[is_first] for name in ("comparison", "annotator"))
-    sign = judgments.votes["sign"].to_numpy()[is_first]
-    if adjudication := find_adjudicating_votes(comparison, sign, annotator):
-        late = np.zeros(judgments.n_votes, dtype=bool)
-        late[np.flatnonzero(is_first)[adjudication.late]] = True
-        # If a first vote is left out, the same annotator's vote in the other order is also left out.
-        pairs = pd.MultiIndex.from_frame(keys)
-        late = pairs.isin(pairs[late])
-        is_used &= ~late
-        figures = adjudication.n_usual, adjudication.disagree, adjudication.disagree_usually
-        what, remedy = (
-            NOT_FOUND.format(*figures),
-            "sort the rows by the time of the vote, first votes first",
-        )
-        if late.any():
-            what = LEFT_OUT.format(counted(int(late.sum()), "judgment"), *figures)
-            remedy = "no action is needed; to compare adjudicators with others, have them judge random comparisons"
-        problems.append(Problem("W441", what, "column annotator", remedy, max(int(late.sum()), 1)))
-    return (judgments if is_used.all() else judgments.take(is_used)), problems
 
 
 class Adjudication(NamedTuple):
@@ -88,6 +36,72 @@ class Adjudication(NamedTuple):
     n_usual: int
     disagree: float
     disagree_usually: float
+
+
+def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
+    """Return the judgments used for estimates, and a notice for each kind of omitted judgment.
+
+    If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
+    because repeated votes share the annotator's taste. Votes in both orders of the responses are kept if the position
+    is a declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
+    """
+    if not judgments.has_identities:
+        return judgments, []
+    keys = judgments.votes[["annotator", "comparison"]]
+    questions = np.column_stack([keys, judgments.delta, judgments.missing])
+    is_used = ~pd.DataFrame(questions).duplicated().to_numpy()
+    problems = [*_report_repeated_votes(int((~is_used).sum()))]
+    is_first = ~keys.duplicated().to_numpy()
+    comparison, annotator = (keys[name].to_numpy()[is_first] for name in ("comparison", "annotator"))
+    sign = judgments.votes["sign"].to_numpy()[is_first]
+    if adjudication := find_adjudicating_votes(comparison, sign, annotator):
+        late = np.zeros(judgments.n_votes, dtype=bool)
+        late[np.flatnonzero(is_first)[adjudication.late]] = True
+        # If a first vote is left out, the same annotator's vote in the other order is also left out.
+        pairs = pd.MultiIndex.from_frame(keys)
+        late = pairs.isin(pairs[late])
+        is_used &= ~late
+        problems.append(_report_adjudication(adjudication, int(late.sum())))
+    return (judgments if is_used.all() else judgments.take(is_used)), problems
+
+
+def _report_repeated_votes(n: int) -> Iterator[Problem]:
+    """N434: annotators voted repeatedly on a comparison."""
+    if n:
+        yield Problem(
+            "N434",
+            f"{counted(n, 'judgment')} repeat an annotator's vote on a comparison and are not independent of it: the "
+            "audit uses the first vote of each annotator on a comparison",
+            "columns annotator and comparison",
+            "no action is needed; for narrower intervals, have annotators judge new comparisons",
+            n,
+        )
+
+
+def _report_adjudication(found: Adjudication, n: int) -> Problem:
+    """W441: votes were cast because earlier votes disagreed; ``n`` votes are known to have come later."""
+    shares = (
+        f"on comparisons with more than {found.n_usual} votes {found.disagree:.0%} of the pairs of votes disagree, on "
+        f"the other comparisons {found.disagree_usually:.0%}"
+    )
+    if not n:
+        return Problem(
+            "W441",
+            f"comparisons with disagreeing votes were judged again (adjudication): {shares}. The table does not show "
+            "which votes came later, so differences between annotators and between classes may come from the selection "
+            "of comparisons alone",
+            "column annotator",
+            "sort the rows by the time of the vote, first votes first",
+        )
+    return Problem(
+        "W441",
+        f"{counted(n, 'judgment')} were cast because the first votes on the comparison disagreed (adjudication): "
+        f"{shares}. Every estimate leaves these votes out, because a selection of comparisons by their votes makes "
+        "annotators and classes seem to differ",
+        "column annotator",
+        "no action is needed; to compare adjudicators with others, have them judge random comparisons",
+        n,
+    )
 
 
 def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
@@ -147,12 +161,11 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # Significance level, over all attributes, of the tests for selective ties.
 SELECTIVE = 0.05
-MOST_SIZE = (
-    3.0  # cap on differences, in medians, so that a few large differences do not dominate the test
-)
+# Cap on differences, in medians, so that a few large differences do not dominate the test.
+MOST_SIZE = 3.0
 
 
-def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
+def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     """For each attribute of the responses, the effect of omitting ties; empty without ties or with only their counts.
 
     A row has ``n``, the number of ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``,
@@ -174,7 +187,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     votes, delta = votes[first], delta[first]
     sign, is_tie = votes["sign"].to_numpy(), (votes["sign"] == 0).to_numpy()
-    rows = {}
+    rows: dict[str, TieRow] = {}
     for attribute, difference, on_all in zip(of_texts, delta.T, differs_all.T, strict=True):
         differs = difference != 0
         size_p, annotators_p = _test_selection(
@@ -183,12 +196,8 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
         # number of ties counted as votes for the response with the attribute, and total number of counted ties
-        ways = {
-            "": (0, 0),
-            "_half": (n_ties / 2, n_ties),
-            "_low": (0, n_ties),
-            "_high": (n_ties, n_ties),
-        }
+        ways = (0, 0), (n_ties / 2, n_ties), (0, n_ties), (n_ties, n_ties)
+        log_odds = logit([(won + more) / max(n_votes + n, 1) for more, n in ways]).tolist()
         rows[attribute.name] = {
             "n": int(is_tie_all[on_all].sum()),
             "differing_share": is_tie_all[on_all].mean(),
@@ -196,29 +205,25 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
             "size_p": size_p,
             "annotators_p": annotators_p,
             "is_selective": bool(min(size_p, annotators_p) < SELECTIVE / (2 * len(of_texts))),
-            **{
-                f"log_odds{way}": float(logit((won + more) / max(n_votes + n, 1)))
-                for way, (more, n) in ways.items()
-            },
+            "log_odds": log_odds[0],
+            "log_odds_half": log_odds[1],
+            "log_odds_low": log_odds[2],
+            "log_odds_high": log_odds[3],
         }
     return rows
 
 
-def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
-    """Return a warning for each attribute whose ties are selective."""
+def find_selective_ties(ties: Mapping[str, TieRow]) -> list[Problem]:
+    """W442: ties are selective."""
     problems = []
     for name, row in ties.items():
-        reasons = []
-        if row["size_p"] < SELECTIVE:
-            reasons.append(
-                f"the share of ties depends on how much the sides differ ({format_p_value(row['size_p'])})"
-            )
-        if row["annotators_p"] < SELECTIVE:
-            reasons.append(
-                f"annotators differ in how often they call ties ({format_p_value(row['annotators_p'])})"
-            )
+        reasons = {
+            "the share of ties depends on how much the sides differ": row["size_p"],
+            "annotators differ in how often they call ties": row["annotators_p"],
+        }
+        found = (f"{reason} ({format_p_value(p)})" for reason, p in reasons.items() if p < SELECTIVE)
         what = (
-            f"ties are selective: {' and '.join(reasons)}. The audit leaves ties out, so an annotator who calls a tie "
+            f"ties are selective: {' and '.join(found)}. The audit leaves ties out, so an annotator who calls a tie "
             "instead of voting for one side seems biased: biases, flags and tau may come from ties"
         )
         remedy = "ask annotators for a choice instead of a tie; compare flags with the number of ties in annotators.csv"

@@ -1,20 +1,19 @@
 """Show the impact of biases on labels, the judgments to reread for each flag, and example pairs for each attribute."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import log_expit
 
-from badpo.auditing.annotators import Design
+from badpo.auditing.annotators import BiasFit, Design
 from badpo.data.attributes import BUILT_IN, Attribute
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.estimation.alternative_estimators import fit_quality_prior
-from badpo.estimation.fit import BiasEstimates
+from badpo.estimation.alternative_estimators import QualityPrior, fit_quality_prior
 from badpo.estimation.log_odds import attribute_sides, summed
-from badpo.estimation.shrinkage import ShrunkenBiases
+from badpo.results.audit_json import ExamplePair, LabelChanges
 from badpo.results.formatting import shown
 from badpo.theory import Floats, Ints
 
@@ -61,63 +60,85 @@ def count_turned_majorities(
     return int(turned.sum()), int(votes.sum())
 
 
-def count_changed_labels(
-    design: Design, biases: BiasEstimates, shrunken_biases: Sequence[ShrunkenBiases]
-) -> list[Json]:
+def count_changed_labels(design: Design, fit: BiasFit) -> list[LabelChanges]:
     """Count the labels that would change without the bias toward one or all attributes (``flips`` in audit.json).
 
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
     labels and training pairs. Posterior draws include the biases, the quality of each comparison and the noise of each
-    vote. The counts ``labels`` and ``pairs`` are None if tau is not known. ``n_contested`` is the number of comparisons
-    that differ in the attribute and have a minority.
+    vote. The counts ``labels`` and ``pairs`` are None if tau is not known, or if almost all comparisons have one vote.
+    ``n_contested`` is the number of comparisons that differ in the attribute and have a minority.
     """
     random = np.random.default_rng(SEED)
-    known = [j for j, one in enumerate(shrunken_biases) if np.isfinite(one.tau)]
-    drawn, mean = np.zeros((DRAWS, *biases.deviation.shape)), np.zeros(biases.deviation.shape)
-    for j in known:
-        drawn[:, :, j], mean[:, j] = (
-            shrunken_biases[j].posterior.draws(DRAWS, random),
-            shrunken_biases[j].posterior.mean,
-        )
-    is_anchored = biases.status == "anchored"
+    posteriors = {j: one.posterior for j, one in enumerate(fit.shrunken_biases) if np.isfinite(one.tau)}
+    if fit.sums:  # there are no majorities
+        posteriors = {}
+    shape = fit.biases.deviation.shape
+    drawn, mean = np.zeros((DRAWS, *shape)), np.zeros(shape)
+    for j, posterior in posteriors.items():
+        drawn[:, :, j], mean[:, j] = posterior.draws(DRAWS, random), posterior.mean
+    is_anchored = fit.biases.status == "anchored"
     drawn[:, is_anchored] = mean[is_anchored] = 0.0
-    comparison, sign, who, delta = design.comparison, design.sign, design.annotator, design.delta
-    n_votes = np.maximum(np.bincount(comparison), 1)
-    differing = summed(comparison, delta, len(n_votes)) / n_votes[:, None]
-    if known:
-        expected = (mean[who] * delta).sum(axis=1)
+    comparison, sign, delta = design.comparison, design.sign, design.delta
+    differing = summed(comparison, delta, comparison.max(initial=-1) + 1)
+    differing /= np.maximum(np.bincount(comparison), 1)[:, None]
+    if posteriors:
+        expected = (mean[design.annotator] * delta).sum(axis=1)
         prior = fit_quality_prior(comparison, sign, expected, differing)
     share = pd.Series(sign > 0).groupby(comparison).transform("mean")
     is_contested = ~share.isin([0.0, 0.5, 1.0]).to_numpy()
-    all_known = [(None, known)] * (len(known) > 1)
-    groups = [(name, [j]) for j, name in enumerate(design.attributes)] + all_known
-    rows = []
-    for name, group in groups:
+    groups: dict[str | None, list[int]] = {name: [j] for j, name in enumerate(design.attributes)}
+    if len(posteriors) > 1:
+        groups[None] = [*posteriors]
+    rows: list[LabelChanges] = []
+    for name, group in groups.items():
         is_differing = np.isin(comparison, comparison[delta[:, group].any(axis=1)])
-        used = np.flatnonzero(is_differing & is_contested)
-        contested, number = np.unique(comparison[used], return_inverse=True)
-        order = np.argsort(number, kind="stable")
-        row = {"attribute": name, "n_contested": len(contested), "labels": None, "pairs": None}
-        if group[0] in known:
-            counts = []
-            for one in drawn:
-                each = one[who[used]] * delta[used]
-                shift = each.sum(axis=1)
-                value, weight = prior.posterior(
-                    number[order], sign[used][order], shift[order], differing[contested]
-                )
-                above = random.random((len(contested), 1)) > weight.cumsum(axis=1)
-                node = np.minimum(above.sum(axis=1), value.shape[1] - 1)
-                logit = value[np.arange(len(contested)), node][number] + shift
-                counts.append(
-                    count_turned_majorities(
-                        number, sign[used], logit, each[:, group].sum(axis=1), random
-                    )
-                )
+        vote = np.flatnonzero(is_differing & is_contested)
+        contested, number = np.unique(comparison[vote], return_inverse=True)
+        row: LabelChanges = {
+            "attribute": name,
+            "n_contested": len(contested),
+            "labels": None,
+            "pairs": None,
+        }
+        if group[0] in posteriors:
+            votes = ContestedVotes(vote, number, np.argsort(number, kind="stable"), differing[contested])
+            counts = [_draw_changes(design, votes, one, group, prior, random) for one in drawn]
             figures = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
-            row["labels"], row["pairs"] = np.round(figures).astype(int).T
+            row["labels"], row["pairs"] = np.round(figures).astype(int).T.tolist()
         rows.append(row)
     return rows
+
+
+class ContestedVotes(NamedTuple):
+    """Votes on the comparisons that differ in an attribute and have a minority.
+
+    ``vote`` are positions of the votes, ``number`` is the consecutive number of each vote's comparison, and ``order``
+    sorts the votes by comparison. ``differing`` is the mean difference of the sides of each comparison.
+    """
+
+    vote: Ints
+    number: Ints
+    order: Ints
+    differing: Floats
+
+
+def _draw_changes(
+    design: Design,
+    votes: ContestedVotes,
+    biases: Floats,
+    group: Sequence[int],
+    prior: QualityPrior,
+    random: np.random.Generator,
+) -> tuple[int, int]:
+    """Draw the quality of the comparisons, and count the changes without the biases toward a group of attributes."""
+    vote, number, order, differing = votes
+    sign, each = design.sign[vote], biases[design.annotator[vote]] * design.delta[vote]
+    shift = each.sum(axis=1)
+    value, weight = prior.posterior(number[order], sign[order], shift[order], differing)
+    above = random.random((len(differing), 1)) > weight.cumsum(axis=1)
+    node = np.minimum(above.sum(axis=1), value.shape[1] - 1)
+    logit = value[np.arange(len(differing)), node][number] + shift
+    return count_turned_majorities(number, sign, logit, each[:, group].sum(axis=1), random)
 
 
 # -- votes to reread --------------------------------------------------------------------------------------------
@@ -163,7 +184,7 @@ def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataF
 # -- example pairs ---------------------------------------------------------------------------------------------
 
 
-def choose_example_pairs(judgments: Judgments) -> list[Json]:
+def choose_example_pairs(judgments: Judgments) -> list[ExamplePair]:
     """For each attribute, choose the pair of answers that best illustrates the bias, and quote a few words of each.
 
     Candidates are pairs on which most votes agree with the direction of the pool's bias. Among the candidates, the
@@ -184,7 +205,7 @@ def choose_example_pairs(judgments: Judgments) -> list[Json]:
     n_voters = np.bincount(voters[0], minlength=n)
     n_people = np.bincount(voters[0], is_person[voters[1]], n)
     is_few = n_voters < FEWEST_ANNOTATORS
-    rows = []
+    pairs = []
     for j, name in enumerate(judgments.attribute_names):
         toward = sign * side[:, j]
         way = 1 if toward.sum() >= 0 else -1
@@ -198,11 +219,19 @@ def choose_example_pairs(judgments: Judgments) -> list[Json]:
         mark = _attribute_predicate(judgments.attributes[j])
         prompt, a, b = (_quote(texts[i], mark) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
-        row = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
-        row |= {"n_annotators": int(n_voters[best]), "n_people": int(n_people[best])}
-        row["chosen"], row["other"] = (a, b) if won else (b, a)
-        rows.append(row | {"n_chosen": int(n_votes + ahead[best]) // 2})
-    return rows
+        pair = ExamplePair(
+            attribute=name,
+            prompt=prompt,
+            chosen=a if won else b,
+            other=b if won else a,
+            carries=way > 0,
+            n_votes=n_votes,
+            n_chosen=int(n_votes + ahead[best]) // 2,
+            n_annotators=int(n_voters[best]),
+            n_people=int(n_people[best]),
+        )
+        pairs.append(pair)
+    return pairs
 
 
 def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:

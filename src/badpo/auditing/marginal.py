@@ -13,7 +13,6 @@ from scipy import sparse
 from scipy.special import expit, ndtr, ndtri
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.vocabulary import MODELS, side_pairs
 from badpo.estimation.alternative_estimators import (
@@ -28,6 +27,7 @@ from badpo.estimation.log_odds import LEVEL, summed
 from badpo.estimation.reliability import Reliability
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import format_p_value
+from badpo.results.audit_json import AssignmentRow
 from badpo.theory import Bools, Floats, Ints
 
 # A word, category or model is a covariate of comparisons if it occurs in 5 % to 95 % of the comparisons.
@@ -57,22 +57,6 @@ REJECTED = (
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """Result of testing, with covariates from the table, whether comparisons were assigned to annotators at random.
-
-    ``p_value`` is the p-value of the covariate that differs most between annotators, times the number of covariates.
-    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. ``reason`` says why the
-    audit does not report differences between annotators; ``reason`` is empty if the audit reports them.
-    """
-
-    p_value: float
-    covariate: str
-    smallest: float
-    power: float
-    reason: str
-
-
-@dataclass(frozen=True)
 class Sums:
     """Estimates from a table in which almost every comparison has exactly one vote.
 
@@ -87,7 +71,7 @@ class Sums:
         annotator's sum from the mean of the sums, or NaN if the audit does not compare annotators.
     equal_p : array of shape (n_attributes,)
         P-value of the hypothesis that annotators do not differ; NaN if the audit does not compare annotators.
-    assignment : Assignment
+    assignment : AssignmentRow
     reliability : Reliability or None
         Reliability, estimated from each annotator's slope on the model strengths; None if it cannot be estimated.
     needed : int array of shape (n_attributes,)
@@ -99,7 +83,7 @@ class Sums:
     pooled: PooledSums
     biases: BiasEstimates
     equal_p: Floats
-    assignment: Assignment
+    assignment: AssignmentRow
     reliability: Reliability | None
     needed: Ints
 
@@ -131,7 +115,7 @@ def fit_sums(
     fit = partial(fit_marginal, votes, strength, min_informative=min_informative, clusters=clusters)
     each, biases = fit(absolute=True), fit(absolute=has_random_order)
     assignment = check_assignment(judgments, annotator, delta[:, ~is_judgment_attribute], names, written)
-    refused = ~has_random_order & bool(assignment.reason)
+    refused = ~has_random_order & bool(assignment["reason"])
     residual = (sign > 0) - expit(delta @ pooled.log_odds + strength[comparison])
     equal_p = np.array(
         [_test_residuals(residual * side, side != 0, annotator, prompt) for side in delta.T]
@@ -168,9 +152,14 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
 
 def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
     """Return the biases with NaN for the attributes on which the audit does not compare annotators."""
-    names = "deviation", "se", "finite_deviation", "finite_se", "origin"
-    figures: Json = {name: np.where(refused, np.nan, getattr(biases, name)) for name in names}
-    return replace(biases, **figures)
+    return replace(
+        biases,
+        deviation=np.where(refused, np.nan, biases.deviation),
+        se=np.where(refused, np.nan, biases.se),
+        finite_deviation=np.where(refused, np.nan, biases.finite_deviation),
+        finite_se=np.where(refused, np.nan, biases.finite_se),
+        origin=np.where(refused, np.nan, biases.origin),
+    )
 
 
 def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
@@ -190,7 +179,7 @@ def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints)
 
 def check_assignment(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
-) -> Assignment:
+) -> AssignmentRow:
     """Using all covariates in the table, test whether comparisons were assigned to annotators at random.
 
     Covariates are the differences in the attributes, the lengths of the texts, words that some prompts share, columns
@@ -230,7 +219,13 @@ def check_assignment(
         reason = UNTESTABLE
     elif test.smallest > RELEVANT:
         reason = WEAK.format(test.smallest)
-    return Assignment(p_value, columns[worst][0], test.smallest, test.power, reason)
+    return {
+        "p_value": p_value,
+        "covariate": columns[worst][0],
+        "smallest": test.smallest,
+        "power": test.power,
+        "reason": reason,
+    }
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:

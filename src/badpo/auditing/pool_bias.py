@@ -13,7 +13,6 @@ import pandas as pd
 from scipy.special import logit
 
 from badpo.data.attributes import BUILT_IN, Length, Markdown, Position
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.markers import split_signature
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated
@@ -29,6 +28,16 @@ from badpo.estimation.log_odds import (
 )
 from badpo.estimation.shrinkage import q_values
 from badpo.estimation.significance import other_feature_p
+from badpo.results.audit_json import (
+    AttributeRow,
+    CrossVotesRow,
+    Ends,
+    FeatureRow,
+    LogOddsRow,
+    SideVoters,
+    SwapPairRow,
+    TieRow,
+)
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
@@ -48,9 +57,9 @@ def add_default_attributes(judgments: Judgments) -> Judgments:
 
 def pool_attributes(
     judgments: Judgments,
-    ties: Mapping[str, Json] | None = None,
+    ties: Mapping[str, TieRow] | None = None,
     swap: Floats | None = None,
-) -> list[Json]:
+) -> list[AttributeRow]:
     """Estimate the pool's bias toward each attribute from the votes.
 
     All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
@@ -95,11 +104,8 @@ def pool_attributes(
     joint = joint_log_odds(side, sign, prompts)
     dependent = dependent_columns(side)
     swap = swap_pair_sides(judgments) if swap is None else swap
-    adjusted = _build_swap_pair_rows(judgments, swap)
     revealing = find_revealing_rows(judgments, [*side.T, *swap.T])
-    for row, by_few in zip(adjusted, revealing[len(names) :], strict=True):
-        if row is not None:
-            row["differs_by_few"] = by_few
+    adjusted = _build_swap_pair_rows(judgments, swap, revealing[len(names) :])
     annotator = judgments.votes["annotator"].to_numpy()
     beyond = [
         population_interval((sign * side[:, j] > 0)[differs], prompts[differs], annotator[differs])
@@ -109,20 +115,21 @@ def pool_attributes(
         {
             "name": attribute.name,
             "scope": attribute.scope,
-            **voters(judgments, cross[:, j], judgments.delta[:, j]),
+            **count_voters(judgments, cross[:, j], judgments.delta[:, j]),
             "differs_by_few": revealing[j],
-            **without_wide(log_odds_row(pooled[j], judgments.n_votes)),
+            **_remove_wide(log_odds_row(pooled[j], judgments.n_votes)),
             "population_ci": drop_wide_ends(*beyond[j]),
             "joint": interval_row(joint[j]),
             "quality_adjusted": adjusted[j],
             "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
             "ties": (ties or {}).get(attribute.name),
+            "verdict": None,
         }
         for j, attribute in enumerate(judgments.attributes)
     ]
 
 
-def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
+def count_voters(judgments: Judgments, rows: Bools, delta: Floats) -> SideVoters:
     """Numbers of annotators and people who cast the chosen votes, and number of people on the less popular side.
 
     ``is_dominated`` says whether few people cast most votes of people.
@@ -183,7 +190,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
     return any(n < FEWEST_ANNOTATORS for n in n_people)
 
 
-def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
+def log_odds_row(pooled: LogOdds, n_votes: int) -> CrossVotesRow:
     """Figures of an attribute's row that depend only on the attribute's cross-group votes."""
     (low, high), naive = pooled.interval(), pooled.interval(naive=True)
     form = "small-cluster" if pooled.n_clusters < MANY_PROMPTS else "clustered"
@@ -203,23 +210,24 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
     }
 
 
-def without_wide(row: Json) -> Json:
+def _remove_wide(row: CrossVotesRow) -> CrossVotesRow:
     """If the interval is too wide, remove the estimates from a row; ``interval`` is then "too wide"."""
-    kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
-    ends = [row[f"{kind}low"], row[f"{kind}high"]]
-    if drop_wide_ends(*ends) == ends:
+    is_naive = row["interval"] == "naive only"
+    ends = (row["naive_ci_low"], row["naive_ci_high"]) if is_naive else (row["ci_low"], row["ci_high"])
+    if drop_wide_ends(*ends) == [*ends]:
         return row
-    figures = "log_odds", "odds", "ci_low", "ci_high", "naive_ci_low", "naive_ci_high"
-    return {**row, **dict.fromkeys(figures), "interval": "too wide"}
+    wide: CrossVotesRow = {**row, "log_odds": None, "odds": None, "interval": "too wide"}
+    wide.update({"ci_low": None, "ci_high": None, "naive_ci_low": None, "naive_ci_high": None})
+    return wide
 
 
-def drop_wide_ends(low: float | None, high: float | None) -> list[float | None]:
+def drop_wide_ends(low: float | None, high: float | None) -> Ends:
     """Return the ends of an interval, or None for both ends if the interval is too wide to be useful."""
     is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
     return [None, None] if is_wide else [low, high]
 
 
-def interval_row(interval: Interval | None) -> Json:
+def interval_row(interval: Interval | None) -> LogOddsRow:
     """Return log-odds and their interval, all None if there is no estimate or if the interval is too wide."""
     if interval is None or interval.high - interval.estimate > WIDEST_HALF:
         return {"log_odds": None, "ci_low": None, "ci_high": None}
@@ -255,11 +263,12 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
 
     The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
     """
-    swap = _build_swap_pair_rows(judgments, swap_pair_sides(judgments))
-    columns = zip(judgments.attribute_names, swap, judgments.offline_log_odds(), strict=True)
+    swap = swap_pair_sides(judgments)
+    of_swap = offline_log_odds(judgments.votes["sign"], swap, swap != 0, judgments.prompt_of_votes())
+    columns = zip(judgments.attribute_names, of_swap, judgments.offline_log_odds(), strict=True)
     return {
-        name: (row["log_odds"], SWAP_PAIRS) if row else (offline.log_odds, OFFLINE)
-        for name, row, offline in columns
+        name: (offline.log_odds, OFFLINE) if paired.log_odds is None else (paired.log_odds, SWAP_PAIRS)
+        for name, paired, offline in columns
     }
 
 
@@ -288,7 +297,9 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
     return np.where(is_used[:, None] & of_responses, side, 0.0)
 
 
-def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
+def _build_swap_pair_rows(
+    judgments: Judgments, swap: Floats, revealing: Sequence[bool]
+) -> list[SwapPairRow | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels out; None without an estimate.
 
     An attribute's row has the log-odds, their interval, the numbers of votes and voters, and (as part of a sentence in
@@ -296,16 +307,17 @@ def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | Non
     interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
-    rows: list[Json | None] = []
+    rows: list[SwapPairRow | None] = []
     for j, pooled in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
         (low, high), side = pooled.interval(), swap[:, j]
-        row = {
+        row: SwapPairRow = {
             "log_odds": pooled.log_odds,
             "ci_low": low,
             "ci_high": high,
             "n_votes": pooled.n_cross,
-            **voters(judgments, side != 0, side),
+            **count_voters(judgments, side != 0, side),
             "assumes": SAME_QUALITY.format(judgments.attribute_names[j]),
+            "differs_by_few": revealing[j],
         }
         rows.append(None if pooled.log_odds is None else row)
     return rows
@@ -322,7 +334,6 @@ LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
 FALSE_ALARMS = 0.1
-SCANNED = "n_cross", "cross_share", "win_rate", "log_odds"
 
 
 def measure_undeclared_features(judgments: Judgments) -> Judgments:
@@ -336,7 +347,7 @@ def measure_undeclared_features(judgments: Judgments) -> Judgments:
     return judgments.with_attributes(scanned)
 
 
-def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[Json]:
+def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[FeatureRow]:
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
     ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the
@@ -352,7 +363,7 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     q_value = q_values(np.array([one.p_value for one in pooled], float))
     declared = attribute_sides(judgments.delta, judgments.cross_group())
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in pooled))
-    rows, sides = [], attribute_sides(measured.delta, cross).T
+    rows, sides = list[FeatureRow](), attribute_sides(measured.delta, cross).T
     before = [*declared.T, *swap.T]
     revealing = find_revealing_rows(judgments, [*before, *sides])[len(before) :]
     for j, side in enumerate(sides):
@@ -361,16 +372,20 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
         if judgments.n_attributes:
             beyond = joint_log_odds(columns, sign, prompts, level)[-1]
         alone, (low, high) = log_odds_row(pooled[j], judgments.n_votes), pooled[j].interval(level)
-        advice = _advise(alone, q_value[j] <= FALSE_ALARMS, beyond)
-        row = {
+        is_common = alone["cross_share"] >= COMMON_SHARE
+        advice = _advise(pooled[j], is_common, q_value[j] <= FALSE_ALARMS, beyond)
+        row: FeatureRow = {
             "feature": measured.attribute_names[j],
-            **voters(judgments, cross[:, j], measured.delta[:, j]),
+            **count_voters(judgments, cross[:, j], measured.delta[:, j]),
             "differs_by_few": revealing[j],
-            **{name: alone[name] for name in SCANNED},
+            "n_cross": alone["n_cross"],
+            "cross_share": alone["cross_share"],
+            "win_rate": alone["win_rate"],
+            "log_odds": alone["log_odds"],
             "ci_low": low,
             "ci_high": high,
             "q_value": q_value[j],
-            "beyond_declared": beyond and interval_row(beyond),
+            "beyond_declared": interval_row(beyond) if beyond else None,
             "advice": "nothing" if dependent_columns(columns)[-1].any() else advice,
         }
         rows.append(row)
@@ -417,15 +432,14 @@ def find_confounding_features(
     return rows
 
 
-def _advise(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
+def _advise(pooled: LogOdds, is_common: bool, is_sure: bool, beyond: Interval | None) -> str:
     """Choose the advice about a feature that is not a combination of declared attributes.
 
     "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, also if adjusted for the
     declared attributes, and the sides differ in at least ``COMMON_SHARE`` of the judgments. "watch": the bias is as
     large, alone or adjusted, and the feature is either significant or as common. "nothing": all other features.
     """
-    is_common = alone["cross_share"] >= COMMON_SHARE
-    is_large = alone["n_cross"] > 0 and abs(logit(alone["win_rate"])) >= LARGE_LOG_ODDS
+    is_large = pooled.win_rate is not None and abs(logit(pooled.win_rate)) >= LARGE_LOG_ODDS
     large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS
     sure_beyond = beyond is not None and (beyond.low > 0 or beyond.high < 0)
     if is_sure and is_large and is_common and (large_beyond or beyond is None):

@@ -7,16 +7,18 @@ import operator
 import os
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn, TypedDict
 
 import pandas as pd
 
-from badpo.data.files import Json, appearing, locked, write_atomically
+from badpo.data.files import appearing, locked, write_atomically
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, counted, refuse_other_types
+from badpo.results.audit_json import AuditSummary, Checks, ExamplePair, ProblemRow
 from badpo.results.charts import Picture, picture
 from badpo.results.formatting import decimal, interval_text
 
@@ -28,10 +30,6 @@ REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
 PEOPLE_TABLE = "people.csv"
-_FIGURES = ("win_rate", "log_odds", "ci_low", "ci_high")
-_ENDS = ("tau_low", "tau_high")
-_POOL = {"name": "attribute", "n_cross": "n"}
-_POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
 _NOTEBOOK_HEIGHT = 700
 _CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)", re.I)
 _NO_PLACE = (
@@ -53,12 +51,24 @@ def split_bound(text: str) -> tuple[str, ...]:
     return text, *match.groups()
 
 
-def read_audited_table(folder: Path) -> Json:
+class AuditedTable(TypedDict, total=False):
+    """The source and the number of annotators of an audit that a folder contains; empty without an audit."""
+
+    source: str
+    n_annotators: int
+
+
+def read_audited_table(folder: Path) -> AuditedTable:
     """Return the audit's source and number of annotators from a folder; the result is empty if no audit can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
     return {}
+
+
+def _refuse_bound(text: str, wanted: str, known: Collection[str]) -> NoReturn:
+    problem = f"this audit has no {wanted}; it has {', '.join(known)}"
+    raise ConfigError(f'bound "{text}" would test nothing: {problem}')
 
 
 def audit_folder(path: str | os.PathLike[str]) -> Path:
@@ -107,10 +117,10 @@ class AuditResult:
     [2.5]
     """
 
-    summary: Json
+    summary: AuditSummary
     annotators: pd.DataFrame
     reread: pd.DataFrame = field(default_factory=pd.DataFrame)
-    pairs: list[Json] = field(default_factory=list)
+    pairs: list[ExamplePair] = field(default_factory=list)
 
     @property
     def attributes(self) -> pd.DataFrame:
@@ -126,17 +136,24 @@ class AuditResult:
         interval of ``tau``, which is estimated from all annotators with an estimate. ``n_estimated`` annotators have
         enough votes for an individual estimate.
         """
+        pool = self.summary["pool"]
         rows = [
-            row | dict(zip(_ENDS, row.get("tau_ci", ()), strict=False)) for row in self._rows.values()
+            {
+                "attribute": row["name"],
+                "n": row["n_cross"],
+                "win_rate": row["win_rate"],
+                "log_odds": row["log_odds"],
+                "ci_low": row["ci_low"],
+                "ci_high": row["ci_high"],
+                "n_estimated": pool[row["name"]]["n_estimated"],
+                "tau": pool[row["name"]]["tau"],
+                "tau_low": pool[row["name"]]["tau_ci"][0],
+                "tau_high": pool[row["name"]]["tau_ci"][1],
+            }
+            for row in self.summary["attributes"]
         ]
-        table = pd.DataFrame(rows, columns=[*_POOL, *_ENDS]).rename(columns=_POOL)
-        return table.set_index("attribute").astype(dict.fromkeys((*_FIGURES, "tau", *_ENDS), float))
-
-    @property
-    def _rows(self) -> dict[str, Json]:
-        """The figures of each attribute, including tau."""
-        rows, pool = self.summary["attributes"], self.summary["pool"]
-        return {row["name"]: row | pool.get(row["name"], {}) for row in rows}
+        estimates = "win_rate", "log_odds", "ci_low", "ci_high", "tau", "tau_low", "tau_high"
+        return pd.DataFrame(rows).set_index("attribute").astype(dict.fromkeys(estimates, float))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
         """Draw the report's shareable chart, which shows how often the response with each attribute wins.
@@ -160,16 +177,14 @@ class AuditResult:
         return chart
 
     @property
-    def checks(self) -> Json:
+    def checks(self) -> Checks:
         """The audit's checks: the choice of the estimator, the assignment of comparisons, components, and anchors."""
-        checks: Json = self.summary["checks"]
-        return checks
+        return self.summary["checks"]
 
     @property
-    def warnings(self) -> list[Json]:
+    def warnings(self) -> list[ProblemRow]:
         """Problems and notices, each with the keys code, what, where, remedy, severity and count."""
-        warnings: list[Json] = self.summary["warnings"]
-        return warnings
+        return self.summary["warnings"]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the summary atomically, to a file that only its owner can read."""
@@ -236,22 +251,26 @@ class AuditResult:
 
     def _report_exceeded(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
         """Return a message if the figure exceeds the bound, and an empty text otherwise."""
-        rows = self._rows
-        row = rows.get(name, {})
-        if row.get("n_cross") and row["log_odds"] is None and row["interval"] != "too wide":
-            row["log_odds"] = math.inf if row["win_rate"] else -math.inf
-        figures = [key for key, value in row.items() if type(value) in (int, float)]
-        for wanted, known in ((name, rows), (figure, figures)):
-            if wanted not in known:
-                problem = f"this audit has no {wanted}; it has {', '.join(known)}"
-                raise ConfigError(f'bound "{text}" would test nothing: {problem}')
-        value, ends = row[figure], row.get(f"{figure}_ci")
-        if figure == "log_odds":
-            ends = row["ci_low"], row["ci_high"]
-        if not _SIGNS[sign](value, float(bound)):
+        rows = {row["name"]: row for row in self.summary["attributes"]}
+        if name not in rows:
+            _refuse_bound(text, name, rows)
+        row, pool = rows[name], self.summary["pool"][name]
+        figures = {
+            key: value
+            for key, value in {**row, **pool}.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        if row["n_cross"] and row["log_odds"] is None and row["interval"] != "too wide":
+            figures["log_odds"] = math.inf if row["win_rate"] else -math.inf
+        if figure not in figures:
+            _refuse_bound(text, figure, figures)
+        if not _SIGNS[sign](figures[figure], float(bound)):
             return ""
-        interval = f", 95 % confidence interval {interval_text(*ends)}" if ends else ""
-        return f"{text}: {figure} is {decimal(value)}{interval}"
+        intervals = {"log_odds": [row["ci_low"], row["ci_high"]], "tau": pool["tau_ci"]}
+        intervals["shared_bias"] = [*(pool["shared_bias_ci"] or ())]
+        ends = intervals.get(figure)
+        interval = f", 95 % confidence interval {interval_text(ends[0], ends[1])}" if ends else ""
+        return f"{text}: {figure} is {decimal(figures[figure])}{interval}"
 
     def _html(self) -> str:
         from badpo.results.audit_page import audit_html

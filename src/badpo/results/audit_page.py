@@ -16,7 +16,6 @@ import pandas as pd
 from scipy.special import expit
 from tabulate import tabulate
 
-from badpo.data.files import Json
 from badpo.data.privacy import (
     FEWEST_ANNOTATORS,
     MOST_OF_FOUR,
@@ -25,15 +24,32 @@ from badpo.data.privacy import (
     withheld_classes,
 )
 from badpo.results.audit_findings import (
-    action,
     attribute_findings,
     audit_labels,
+    decide,
     impact_sentences,
     is_sure,
     model_sentence,
     pair_sentences,
     person_sentence,
     reliability_sentence,
+)
+from badpo.results.audit_json import (
+    AttributeRow,
+    AuditPage,
+    AuditSummary,
+    BiasSummary,
+    Checks,
+    DataFacts,
+    ExamplePair,
+    FeatureRow,
+    ModelRow,
+    PageChecks,
+    PageGroups,
+    PoolRow,
+    ProblemRow,
+    VoteFigure,
+    Voters,
 )
 from badpo.results.charts import (
     OWN,
@@ -48,7 +64,6 @@ from badpo.results.charts import (
     legend,
 )
 from badpo.results.formatting import (
-    DASH,
     LONGEST,
     cleaned,
     count_text,
@@ -74,7 +89,6 @@ FEWEST_HIDDEN = 50
 _SAFE_SHARES = 0.05, 0.95
 # The page does not name the table's file, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
-_EXACT = ("schema", "version", "settings", "annotators_file")
 # Names, codes and remedies on the page stay unchanged; numbers in other sentences are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
@@ -84,8 +98,6 @@ _PROBABILITIES = {"size_p", "annotators_p", "equal_biases_p", "class_test_p", "p
 # A rounded count above this share of a whole is described as "most".
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
-_ESTIMATED_STATUSES = ("estimated", "insufficient", "separated")
-_BIAS_COLUMNS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 # Numbers after "than" and before "times" are settings, so they are not rounded.
 _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
@@ -97,7 +109,7 @@ _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
-def audit_html(summary: Json) -> str:
+def audit_html(summary: AuditSummary) -> str:
     """Return an audit's page as HTML text, given the content of ``audit.json``.
 
     The page needs no network and no script, and contains no texts from the table.
@@ -122,7 +134,7 @@ def audit_html(summary: Json) -> str:
 # -- content that may be shared ----------------------------------------------------------------------------------------
 
 
-def shareable(summary: Json) -> Json:
+def shareable(summary: AuditSummary) -> AuditPage:
     """Return the summary of an audit without personal data.
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
@@ -131,55 +143,57 @@ def shareable(summary: Json) -> Json:
     computed. The summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld``
     lists the attributes that are left out.
     """
-    data, pools = summary["data"], summary["pool"]
-    dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
-    few = (
-        set()
-    )  # attributes whose pool figures are about few people; None stands for all attributes together
-    for name, pool in pools.items():
-        n_estimated = sum(pool[f"n_{kind}"] for kind in _ESTIMATED_STATUSES)
-        if is_about_few(n_estimated, pool["n_people_estimated"]) or name in dominated:
-            few |= {name, None}
-    largest = 0.0
-    if data["has_annotators"]:
-        most = data["judgments_per_annotator"]["most_of_people"]
-        largest = most / data["n_judgments"]
-    attributes, withheld = [], []
-    for row in summary["attributes"]:
-        if _is_withheld(row, data):
-            withheld.append(row["name"])
-        else:
-            attributes.append(_hide_attribute_figures(row, summary))
-    warnings = [] if _is_withheld(data, data) else summary["warnings"]
-    if data["n_people"] or not data["has_annotators"]:
-        warnings = [problem for row in warnings if (problem := _hide_problem(row, data["source"]))]
-    content: Json = {
-        "attributes": attributes,
+    data, pools, few = summary["data"], summary["pool"], _find_few(summary)
+    withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
+    attributes = [row for row in summary["attributes"] if row["name"] not in withheld]
+    most = data["judgments_per_annotator"]["most_of_people"] if data["has_annotators"] else 0
+    step = _find_step(most / max(data["n_judgments"], 1))
+    content: AuditPage = {
+        "schema": summary["schema"],
+        "version": summary["version"],
+        "settings": summary["settings"],
+        "data": _hide_data_figures(data),
+        "attributes": [_hide_attribute_figures(row, data) for row in attributes],
         "withheld": withheld,
+        # the sentences about certainty and advice depend on the exact figures
+        "decisions": {row["name"]: decide(row, pools.get(row["name"])) for row in attributes},
         "pool": {name: _hide_pool_figures(pool, name in few, summary) for name, pool in pools.items()},
         "models": [row for name in pools for row in _shift_models(summary, name, name in few)],
         "checks": _hide_check_figures(summary["checks"], data),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
-        "warnings": sorted(warnings, key=_severity_rank),
+        "warnings": _hide_problems(summary["warnings"], data),
+        "annotators_file": summary["annotators_file"],
+        "step": step,
     }
-    step = _find_step(largest)
-    exact = {name: summary[name] for name in _EXACT}
-    result: Json = cleaned(exact) | _round_content(content, "", step)
-    result["step"] = step
+    rounded: AuditPage = _round_content(content, "", step)
     # if about half of the votes are won, a change of one log-odds changes the share of won votes by a quarter
-    result["data"] = _round_content(_hide_data_figures(data), "", max(0.01, step / 5))
-    for row in (*result["attributes"], *result["scan"]):
-        if (
-            row["log_odds"] is not None
-        ):  # computed from the rounded log-odds, so that it adds no further digits
-            share = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
-            row |= {"win_rate": share, "odds": share / (1 - share)}
-    return result
+    rounded["data"] = _round_content(content["data"], "", max(0.01, step / 5))
+    for row in (*rounded["attributes"], *rounded["scan"]):
+        # computed from the rounded log-odds, so that it adds no further digits
+        if row["log_odds"] is not None:
+            row["win_rate"] = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
+    for row in rounded["attributes"]:
+        if row["log_odds"] is not None and row["win_rate"] is not None:
+            row["odds"] = row["win_rate"] / (1 - row["win_rate"])
+    rounded["settings"], rounded["step"] = cleaned(summary["settings"]), step
+    rounded["schema"], rounded["version"] = cleaned(summary["schema"]), cleaned(summary["version"])
+    return rounded
 
 
-def _severity_rank(problem: Json) -> int:
+def _find_few(summary: AuditSummary) -> set[str | None]:
+    """Find attributes whose pool figures are about few people; None stands for all attributes together."""
+    dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
+    few: set[str | None] = set()
+    for name, pool in summary["pool"].items():
+        n_estimated = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+        if is_about_few(n_estimated, pool["n_people_estimated"]) or name in dominated:
+            few |= {name, None}
+    return few
+
+
+def _severity_rank(problem: ProblemRow) -> int:
     """Rank of a severity; errors are first."""
     return ("error", "warning", "notice").index(problem["severity"])
 
@@ -189,38 +203,52 @@ def _find_step(largest: float) -> float:
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 
-def _is_withheld(row: Json | None, data: Json) -> bool:
-    """Return whether the page must omit a figure because it describes or reveals the votes of only a few people."""
-    if row is None:
-        return False
-    if row.get("differs_by_few"):
-        return True
-    if not data["has_annotators"]:
-        # the bound is the number of votes, because each vote may be from a different person
-        share = row.get("win_rate")
-        return share is not None and round(row["n_cross"] * min(share, 1 - share)) < FEWEST_ANNOTATORS
-    n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
-    return (
-        is_about_few(row["n_annotators"], row["n_people"])
-        or row["is_dominated"]
-        or n_least < FEWEST_ANNOTATORS <= row["n_people"]
-    )
+def _is_withheld(row: AttributeRow | FeatureRow, data: DataFacts) -> bool:
+    """Return whether the page must omit an attribute or a feature."""
+    share = row["win_rate"]
+    if data["has_annotators"] or share is None:
+        return _is_by_few(row, data)
+    # the bound is the number of votes, because each vote may be from a different person
+    n_least = round((row["n_cross"] or 0) * min(share, 1 - share))
+    return row["differs_by_few"] or n_least < FEWEST_ANNOTATORS
 
 
-def _hide_data_figures(data: Json) -> Json:
+def _is_by_few(row: VoteFigure, data: DataFacts) -> bool:
+    """Return whether a figure describes or reveals the votes of only a few people."""
+    if row["differs_by_few"] or not data["has_annotators"]:
+        return row["differs_by_few"]
+    return _has_few_voters(row) or row["n_people_least"] < FEWEST_ANNOTATORS <= row["n_people"]
+
+
+def _has_few_voters(row: Voters | DataFacts) -> bool:
+    """Return whether only a few people cast the votes behind a figure, or most of these votes."""
+    return is_about_few(row["n_annotators"], row["n_people"]) or row["is_dominated"]
+
+
+def _hide_data_figures(data: DataFacts) -> DataFacts:
     """Return the facts about the table of votes, without figures that describe only a few people."""
-    sizes = data["votes_per_comparison"].items()
-    content = data | {
+    sizes, both = data["votes_per_comparison"].items(), data["both_orders"]
+    content: DataFacts = {
+        **data,
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
         "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
     }
-    share = data["unanimous_share"]
-    if _is_withheld(data, data) or _is_revealing(share) or _is_revealing(data["agreement"]["percent"]):
-        content |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
-    if _is_withheld(data["both_orders"], data):
+    has_few, shares = data["has_annotators"] and _has_few_voters(data), [data["unanimous_share"]]
+    shares.append(data["agreement"]["percent"])
+    if has_few or any(map(_is_revealing, shares)):
+        content["unanimous_share"] = None
+        content["agreement"] = {
+            "ci_low": None,
+            "ci_high": None,
+            "n_comparisons": None,
+            "n_votes": None,
+            "percent": None,
+            "alpha": None,
+        }
+    if data["has_annotators"] and both and _has_few_voters(both):
         content["both_orders"] = None
     return content
 
@@ -231,60 +259,53 @@ def _is_revealing(share: float | None) -> bool:
     return share is not None and not low <= share <= high
 
 
-def _hide_attribute_figures(row: Json, summary: Json) -> Json:
+def _hide_attribute_figures(row: AttributeRow, data: DataFacts) -> AttributeRow:
     """Return an attribute's summary row without figures that reveal individual votes."""
-    joint = row["joint"]
-    hidden = ["verdict"]
-    if _is_withheld(row["quality_adjusted"], summary["data"]):
-        hidden.append("quality_adjusted")
+    content: AttributeRow = {**row, "verdict": None}
+    if row["quality_adjusted"] and _is_by_few(row["quality_adjusted"], data):
+        content["quality_adjusted"] = None
     if row["interval"] != "naive only":
         # the width of the naive interval would reveal the number of votes
-        hidden += ["naive_ci_low", "naive_ci_high"]
-    # the sentences about certainty and advice are computed from the exact figures
-    return (
-        row
-        | dict.fromkeys(hidden)
-        | {
-            "is_sure": is_sure(row),
-            "joint": joint | {"is_sure": is_sure(joint)},
-            "action": action(row, summary["pool"].get(row["name"], {})),
-        }
-    )
+        content["naive_ci_low"] = content["naive_ci_high"] = None
+    return content
 
 
-def _hide_pool_figures(pool: Json, is_few: bool, summary: Json) -> Json:
+def _hide_pool_figures(pool: PoolRow, is_few: bool, summary: AuditSummary) -> PoolRow:
     """Return an attribute's summary of the annotators, without figures about only a few people."""
-    classes, groups = pool["classes"], pool["groups"]
     # a class dominated by one to four people counts as one person
     sizes = {
-        row["class"]: 1 if row["is_dominated"] else row["n_people"] for row in classes if row["n_people"]
+        row["class"]: 1 if row["is_dominated"] else row["n_people"]
+        for row in pool["classes"]
+        if row["n_people"]
     }
     withheld = withheld_classes(sizes)
-    classes = [row for row in classes if row["class"] not in withheld]
-    sizes = {str(i): row["n_people"] for i, row in enumerate(groups)}
+    classes = [row for row in pool["classes"] if row["class"] not in withheld]
+    sizes = {str(i): row["n_people"] for i, row in enumerate(pool["groups"])}
     withheld = withheld_classes(sizes, pool["n_people_estimated"] - sum(sizes.values()))
-    groups = [row for i, row in enumerate(groups) if str(i) not in withheld]
-    content = pool | {"classes": classes, "groups": groups}
+    groups = [row for i, row in enumerate(pool["groups"]) if str(i) not in withheld]
+    content: PoolRow = {**pool, "classes": classes, "groups": groups}
     if is_few or _is_revealing(pool["informative_share"]):
         content["informative_share"] = None
-    no_advice = {"recommendation": None, "recommendation_reason": ""}
-    if len(classes) < 2 and pool["classes"]:
+    hides_classes = len(classes) < 2 and bool(pool["classes"])
+    if hides_classes:
         content["class_test_p"] = None
-        if pool["recommendation"] == "class":
-            content |= no_advice
+    if is_few or hides_classes and pool["recommendation"] == "class":
+        content.update({"recommendation": None, "recommendation_reason": ""})
     if is_few:
-        content |= dict.fromkeys(("tau", "reliability", "equal_biases_p")) | no_advice
-        content |= {"tau_ci": [None, None], "classes": [], "sum": None, "refused": {}, "caveat": ""}
+        content.update(
+            {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_biases_p": None}
+        )
+        content.update({"classes": [], "sum": None, "refused": {}, "caveat": ""})
     anchors = summary["checks"]["anchors"]
     few_behind = is_few or is_about_few(pool["n_shared_bias"], pool["n_people_shared_bias"])
-    few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
+    few_behind |= anchors is not None and is_about_few(anchors["n"], anchors["n_people"])
     if pool["shared_bias"] is not None and few_behind:
-        content |= dict.fromkeys(("shared_bias", "shared_bias_ci", "shared_bias_ci_beyond"))
+        content.update({"shared_bias": None, "shared_bias_ci": None, "shared_bias_ci_beyond": None})
         content["absolute_why"] = "omitted here, because few people determine it"
     return content
 
 
-def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
+def _shift_models(summary: AuditSummary, attribute: str, is_few: bool) -> list[ModelRow]:
     """Return each model's bias; if only a few people voted, return it relative to the models' mean."""
     absolute = summary["pool"][attribute]["absolute"]
     models = [row for row in summary["models"] if row["attribute"] == attribute]
@@ -292,18 +313,30 @@ def _shift_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     middle, origin = 0.0, "no bias" if absolute else "pool mean"
     if is_few and not absolute:
         middle, origin = sum(finite) / max(len(finite), 1), "mean of the models"
-    rows = []
-    for row in models:
-        biases = {key: row[key] - middle for key in _BIAS_COLUMNS if row[key] is not None}
-        rows.append(row | biases | {"origin": origin})
-    return rows
+
+    def shift(bias: float | None) -> float | None:
+        return None if bias is None else bias - middle
+
+    return [
+        {
+            **row,
+            "deviation": shift(row["deviation"]),
+            "ci_low": shift(row["ci_low"]),
+            "ci_high": shift(row["ci_high"]),
+            "shrunk": shift(row["shrunk"]),
+            "post_low": shift(row["post_low"]),
+            "post_high": shift(row["post_high"]),
+            "origin": origin,
+        }
+        for row in models
+    ]
 
 
-def _hide_check_figures(checks: Json, data: Json) -> Json:
+def _hide_check_figures(checks: Checks, data: DataFacts) -> PageChecks:
     """Return the checks of reliability, anchors and groups, without figures about only a few people."""
     reliability, anchors = checks["reliability"], checks["anchors"]
     # if there are several groups of annotators, the page does not state their number
-    groups = {}
+    groups: dict[str, PageGroups] = {}
     for name, graph in checks["components"]["informative"].items():
         several = ("none", "one", "several")[min(graph["n"], 2)]
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
@@ -316,14 +349,23 @@ def _hide_check_figures(checks: Json, data: Json) -> Json:
         ):
             reliability = {**reliability, "spread": None}
     return {
-        "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
+        "estimator": checks["estimator"],
         "groups": groups,
-        "anchors": anchors and {"n": anchors["n"]},
+        "anchors": {"n": anchors["n"]} if anchors else None,
         "reliability": reliability,
     }
 
 
-def _hide_problem(row: Json, source: str) -> Json | None:
+def _hide_problems(problems: Sequence[ProblemRow], data: DataFacts) -> list[ProblemRow]:
+    """Return the findings that a page may show, errors first; findings about models alone stay unchanged."""
+    if data["has_annotators"] and _has_few_voters(data):
+        return []
+    if data["n_people"] or not data["has_annotators"]:
+        problems = [problem for row in problems if (problem := _hide_problem(row, data["source"]))]
+    return sorted(problems, key=_severity_rank)
+
+
+def _hide_problem(row: ProblemRow, source: str) -> ProblemRow | None:
     """Return a finding without rows, names and file; None if it concerns one annotator or has a count below five."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
@@ -334,12 +376,16 @@ def _hide_problem(row: Json, source: str) -> Json | None:
         digits = number.replace(",", "")
         if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
             return None
-    content = {"code": row["code"], "severity": row["severity"], "where": _subject(row)}
-    remedy = row["remedy"].replace(source, _NEUTRAL_NAME)
-    return content | {"what": what.replace(source, _NEUTRAL_NAME), "remedy": remedy}
+    return {
+        "code": row["code"],
+        "severity": row["severity"],
+        "where": _subject(row),
+        "what": what.replace(source, _NEUTRAL_NAME),
+        "remedy": row["remedy"].replace(source, _NEUTRAL_NAME),
+    }
 
 
-def _subject(problem: Json) -> str:
+def _subject(problem: ProblemRow) -> str:
     """Return a finding's attribute or class; empty if the finding has neither."""
     match = _OF_WHAT.match(problem["where"])
     return match[0] if match else ""
@@ -398,18 +444,21 @@ def _center_panel(panel: DotPanel) -> DotPanel:
     return replace(panel, limits=(-reach, reach))
 
 
-def draw_bias_figure(summary: Json) -> Figure | None:
+def draw_bias_figure(summary: BiasSummary) -> Figure | None:
     """Chart how often the response with each attribute wins, with intervals; None if no attribute has votes."""
-    rows, labels = [], audit_labels(summary)
+    rows, labels, decisions = [], audit_labels(summary), summary.get("decisions", {})
     for row in summary["attributes"]:
         name, share = labels[row["name"]], row["win_rate"]
         if not row["n_cross"] or share is None or row["interval"] == "too wide":
             continue
-        kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
-        ends = row[f"{kind}low"], row[f"{kind}high"]
+        ends = row["ci_low"], row["ci_high"]
+        if row["interval"] == "naive only":
+            ends = row["naive_ci_low"], row["naive_ci_high"]
         low, high = (100 * float(share if end is None else expit(end)) for end in ends)
         n = count_text(row["n_cross"])
-        mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high, n=n)
+        decision = decisions.get(row["name"])
+        is_significant = decision["is_sure"] if decision else is_sure(row)
+        mark = Mark(100 * share, name, 2 if is_significant else 0, low, high, n=n)
         figures = f"{decimal(low, 0)} to {percent(high / 100)}, n = {n}"
         rows.append(DotRow(f"{name}: {figures}", (mark,)))
     axis, level = "% of votes for the response with the attribute", Level(50.0, "no bias")
@@ -418,7 +467,7 @@ def draw_bias_figure(summary: Json) -> Figure | None:
     return dot_figure("Which response wins", [panel])
 
 
-def draw_class_figure(summary: Json) -> Figure | None:
+def draw_class_figure(summary: BiasSummary) -> Figure | None:
     """Chart each annotator class's difference from the pool mean; None if there are no classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
@@ -435,7 +484,7 @@ def draw_class_figure(summary: Json) -> Figure | None:
     return dot_figure("Classes", panels)
 
 
-def draw_model_figure(summary: Json) -> Figure | None:
+def draw_model_figure(summary: AuditPage) -> Figure | None:
     """Chart the bias of each model among the annotators; None if there are no models."""
     panels = []
     for attribute, label in audit_labels(summary).items():
@@ -470,12 +519,12 @@ _COLUMNS = (
 )
 
 
-def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
+def audit_table(summary: AuditSummary, pairs: Sequence[ExamplePair] = ()) -> str:
     """Return the terminal output of an audit: pooled biases, their variation over annotators, findings, problems."""
     summary = cleaned(summary)
     labels, pools = audit_labels(summary), summary["pool"]
     rows = [
-        [labels[row["name"]], *_format_row(row, pools.get(row["name"]))] for row in summary["attributes"]
+        [labels[row["name"]], *_format_row(row, pools[row["name"]])] for row in summary["attributes"]
     ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
@@ -492,22 +541,26 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
         most_models=_MOST_MODELS,
         impact=impact_sentences(summary),
         undeclared=[row["feature"] for row in summary["scan"] if row["advice"] == "declare"],
-        problems=[row | {"place": _subject(row)} for row in problems],
+        problems=[{**row, "place": _subject(row)} for row in problems],
         worst=_WORST,
     )
     return text.rstrip("\n")
 
 
-def _format_row(row: Json, pool: Json | None) -> list[str]:
+def _format_row(row: AttributeRow, pool: PoolRow) -> list[str]:
     """Format one attribute's row for the table printed in the terminal."""
     shares, ends = (row["cross_share"], row["win_rate"]), (row["ci_low"], row["ci_high"])
-    columns = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
-    columns.append(interval_text(*row["population_ci"]))
-    if pool is None:
-        return [*columns, *[DASH] * 3]
-    counts = [pool[f"n_{kind}"] for kind in (*_ESTIMATED_STATUSES, "no_information")]
-    people = f"{counts[0]:,} of {sum(counts):,}"
-    return [*columns, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), people]
+    (low, high), (tau_low, tau_high), n = row["population_ci"], pool["tau_ci"], pool["n_estimated"]
+    n_all = n + pool["n_insufficient"] + pool["n_separated"] + pool["n_no_information"]
+    return [
+        *map(percent, shares),
+        decimal(row["log_odds"]),
+        interval_text(*ends),
+        interval_text(low, high),
+        decimal(pool["tau"]),
+        interval_text(tau_low, tau_high),
+        f"{n:,} of {n_all:,}",
+    ]
 
 
 # -- the page of individual annotators ---------------------------------------------------------------------------
@@ -521,28 +574,33 @@ _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
 _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 
-def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
+def people_html(
+    summary: AuditSummary, annotators: pd.DataFrame, names: Mapping[str, str] | None = None
+) -> str:
     """Return the page about individual annotators as HTML text. This page is personal data and must not be shared.
 
     ``names`` maps pseudonyms to annotator ids, which the page shows next to the pseudonyms.
     """
-    summary, names = cleaned(summary), names or {}
+    summary = cleaned(summary)
     annotators = annotators.assign(
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
     figures = (draw(summary, annotators) for draw in (draw_annotator_figure, draw_reliability_figure))
     source, version = shown(summary["data"]["source"]), summary["version"]
-    labels, ids = audit_labels(summary), {shown(key, 20): shown(name) for key, name in names.items()}
+    labels, ids = (
+        audit_labels(summary),
+        {shown(key, 20): shown(name) for key, name in (names or {}).items()},
+    )
     sentences = [
         person_sentence(row, labels[row["attribute"]], ids.get(row["annotator"]))
-        for row in annotators.sort_values(["annotator", "attribute"]).to_dict("records")
+        for _, row in annotators.sort_values(["annotator", "attribute"]).iterrows()
     ]
     content = {"figures": [*filter(None, figures)], "people": sentences}
     return page("people", name=source, version=version, **content)
 
 
-def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
+def draw_annotator_figure(summary: AuditSummary, annotators: pd.DataFrame) -> Figure | None:
     """Chart each annotator's individual and shrunken estimates, sorted by votes; None if there are no estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
@@ -559,7 +617,7 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
             has_estimate &= people["status"] == "ok"
         order = _sort_by_votes(people[has_estimate], "n_informative")
         drawn = order.head(MOST_ROWS)
-        rows = [_draw_person(row, least) for row in drawn.to_dict("records")]
+        rows = [_draw_person(row, least) for _, row in drawn.iterrows()]
         what = f"biases of {len(rows):,} annotators on {label} with intervals"
         origin = "group mean" if pool["is_divided"] else "pool mean"
         middle = Level(0.0, "no bias" if pool["absolute"] or is_sum else origin)
@@ -570,12 +628,12 @@ def draw_annotator_figure(summary: Json, annotators: pd.DataFrame) -> Figure | N
     return dot_figure("Individual annotators", panels, rest, legend(_MARKS))
 
 
-def draw_reliability_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
+def draw_reliability_figure(summary: AuditSummary, annotators: pd.DataFrame) -> Figure | None:
     """Chart each annotator's reliability, sorted by number of judgments; None if there are no estimates."""
     people = annotators.dropna(subset="reliability").drop_duplicates("annotator")
     order = _sort_by_votes(people, "n_judgments")
     rows = []
-    for row in order.head(MOST_ROWS).to_dict("records"):
+    for _, row in order.head(MOST_ROWS).iterrows():
         name, ends = row["annotator"], (row["reliability_low"], row["reliability_high"])
         style = _FLAGGED if row["flag_reliability"] else _ESTIMATED
         mark = Mark(row["reliability"], name, style, *ends)
@@ -591,7 +649,7 @@ def _sort_by_votes(people: pd.DataFrame, votes: str) -> pd.DataFrame:
     return people.sort_values([votes, "annotator"], ascending=[False, True])
 
 
-def _draw_person(row: Json, least: int) -> DotRow:
+def _draw_person(row: pd.Series, least: int) -> DotRow:
     """Draw one annotator's individual estimate and shrunken estimate."""
     name, n_votes = row["annotator"], row["n_informative"]
     style = _FEW if n_votes < least else _ESTIMATED

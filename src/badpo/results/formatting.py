@@ -10,11 +10,11 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from badpo.data.attributes import BUILT_IN, BuiltIn
-from badpo.data.files import Json
+from badpo.data.attributes import BUILT_IN, BuiltIn, Config
 from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
 from badpo.data.problems import counted
 from badpo.estimation.significance import format_p_value
+from badpo.results.audit_json import LogOddsRow
 
 if TYPE_CHECKING:
     import jinja2
@@ -64,12 +64,12 @@ def arm_order(arm: str) -> tuple[int, str]:
     return known.index(arm) if arm in known else len(known), arm
 
 
-def built_in_of(config: Json) -> BuiltIn:
+def built_in_of(config: Config) -> BuiltIn:
     """Return the built-in attribute type that an attribute's JSON configuration names."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
-def attribute_label(attribute: str, config: Json) -> str:
+def attribute_label(attribute: str, config: Config) -> str:
     """Return the display name of an attribute.
 
     If the attribute is read from names, its display name ends in "-coded", because a name does not define a person.
@@ -77,7 +77,7 @@ def attribute_label(attribute: str, config: Json) -> str:
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
-def attribute_definition(config: Json) -> str:
+def attribute_definition(config: Config) -> str:
     """Describe an attribute's JSON configuration in words; for lists, print only the number of items."""
     if not config:
         return "not recorded"
@@ -186,7 +186,7 @@ def p_value(value: float | None) -> str:
     return DASH if value is None else format_p_value(value)
 
 
-def lean_text(found: Json | None) -> str:
+def lean_text(found: LogOddsRow | None) -> str:
     """Format log-odds with their interval; without an estimate, return a dash."""
     if not found or found["log_odds"] is None:
         return DASH
@@ -194,7 +194,7 @@ def lean_text(found: Json | None) -> str:
     ends = interval_text(low, high)
     if ends == DASH:
         ends = "interval not known"
-    elif None not in (low, high) and low < -_WIDEST and high > _WIDEST:
+    elif low is not None and high is not None and low < -_WIDEST and high > _WIDEST:
         ends = f"wider than \u00b1{_WIDEST:.0f}"
     return f"{decimal(found['log_odds'])} ({ends})"
 
