@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.estimation.sequential import (
+from badpo.estimation.significance import (
     GRID,
     RELIABILITY_GRID,
     bias_e_values,

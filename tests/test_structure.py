@@ -78,7 +78,7 @@ def test_imports_point_downward_and_in_no_circle():
 def test_light_modules_load_nothing_heavy():
     floors = (None, "data", "importers", "attributes", "estimation", "results", "auditing", "cli")
     light = [name for name in modules() if floor(name) in floors and name != "badpo.__main__"]
-    light += ["badpo.training.recipe", "badpo_paper.arms"]
+    light += ["badpo.training.recipe", "badpo_paper.suites"]
     program = (
         f"import importlib, sys\n"
         f"for name in {light!r}: importlib.import_module(name)\n"

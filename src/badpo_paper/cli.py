@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ from badpo.data.problems import TRAIN, ConfigError
 from badpo_paper.suites import SUITES, require_known
 
 if TYPE_CHECKING:
-    from badpo_paper.corpora.published import Statistics
+    from badpo_paper.corpora.signed import Statistics
     from badpo_paper.datasets import PublicCorpus
 
 corpus = typer.Typer(
@@ -117,16 +116,15 @@ def reproduce(
     import transformers
 
     from badpo_paper.reproduce import format_page, make_reproduction, run_suites
-    from badpo_paper.schedule import plan
+    from badpo_paper.schedule import read_states
 
     reproduction = make_reproduction(suite, scale, parse_seeds(seeds), out, data, data_seed)
     if dry_run:
-        planned = plan(reproduction)
-        states, width = planned["states"], max(map(len, planned["states"]))
+        states = read_states(reproduction)
+        width, n_done = max(map(len, states)), list(states.values()).count("done")
         lines = [f"{place:<{width}}  {state}" for place, state in states.items()]
-        n_done = list(states.values()).count("done")
         summary = f"{len(states)} runs, {n_done} of them done"
-        options.print_result(as_json, planned, "\n".join([*lines, "", summary, *planned["about"]]))
+        options.print_result(as_json, {"states": states}, "\n".join([*lines, "", summary]))
         return
     # the progress bars of transformers would overwrite our own progress lines
     transformers.utils.logging.disable_progress_bar()
@@ -178,7 +176,8 @@ def corpus_multipref(
     """Write the votes and evaluation prompts of MultiPref, and compare their statistics with the paper's."""
     from badpo_paper.datasets import write_multipref
 
-    _print_statistics(lambda: write_multipref(out, source), out, source, as_json)
+    options.announce(source or "from the Hub", as_json)
+    _print_statistics(write_multipref(out, source), out, as_json)
 
 
 @corpus.command("ultrafeedback")
@@ -205,12 +204,8 @@ def corpus_ultrafeedback(
     """Sign pairs of UltraFeedback with names, simulate the votes of 60 biased annotators, and write prompts."""
     from badpo_paper.datasets import write_signed_ultrafeedback
 
-    _print_statistics(
-        lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed),
-        out,
-        train,
-        as_json,
-    )
+    options.announce(train or "from the Hub", as_json)
+    _print_statistics(write_signed_ultrafeedback(out, train, test, n, signing, seed), out, as_json)
 
 
 @corpus.command("style")
@@ -233,14 +228,11 @@ def _print_simulated(statistics: Statistics, out: Path, as_json: bool) -> None:
     options.print_result(as_json, statistics, text)
 
 
-def _print_statistics(
-    write: Callable[[], PublicCorpus], out: Path, source: Path | None, as_json: bool
-) -> None:
-    """Write a corpus, and print its statistics, the published statistics and the number of excluded rows."""
-    from badpo_paper.corpora.published import format_statistics
+def _print_statistics(corpus: PublicCorpus, out: Path, as_json: bool) -> None:
+    """Print the statistics of a public corpus, the published statistics and the number of excluded rows."""
+    from badpo_paper.corpora.public import format_statistics
 
-    options.announce("from the Hub" if source is None else source, as_json)
-    rows, left_out = write()
+    rows, left_out = corpus
     reasons = [f"excluded, {reason}: {n:,}" for reason, n in left_out.items()]
     content = {"out": out, "statistics": [row.to_json() for row in rows], "left_out": left_out}
     options.print_result(as_json, content, "\n".join([*format_statistics(rows), *reasons, str(out)]))

@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from badpo.data.attributes import Attribute, plain_text
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.name_rates import signature_contexts
@@ -20,11 +19,10 @@ from badpo.runs.start import choose_majority_responses, find_reference, load_pol
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Keys, Recipe, read_recipe
-from badpo_paper.arms import Arm
-from badpo_paper.corpora.published import require_unseen
+from badpo_paper.corpora.public import require_unseen
 from badpo_paper.datasets import Dataset
 from badpo_paper.settings import Scale, build_start
-from badpo_paper.suites import Condition, Corpus
+from badpo_paper.suites import Arm, Condition, Corpus, Settings
 
 
 @dataclass(eq=False, kw_only=True)
@@ -191,7 +189,7 @@ def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusSta
     return Prepared(judgments, make_arm_bias(arm, judgments), facts=collect_method_facts(arm))
 
 
-def collect_method_facts(arm: Arm) -> Json:
+def collect_method_facts(arm: Arm) -> dict[str, str | float | Settings | None]:
     """Collect the arm settings that differ from the defaults and do not appear in the run's recipe or votes."""
     # a recipe cannot name the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}

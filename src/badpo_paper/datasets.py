@@ -8,8 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
-
 from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.files import Json, appearing
@@ -17,19 +15,20 @@ from badpo.data.judgments import Judgments
 from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.results.formatting import lean_text, percent
 from badpo.theory import Floats
-from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
-from badpo_paper.corpora.published import (
+from badpo_paper.corpora import bundled, public, signed
+from badpo_paper.corpora.public import (
+    N_EVALUATION,
     PublishedStatistic,
     Source,
-    Statistics,
     compare_statistics,
     format_statistics,
 )
+from badpo_paper.corpora.signed import Statistics
 from badpo_paper.suites import Corpus
 
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
 N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
-N_EVALUATION, N_FRESH = 300, 3000
+N_FRESH = 3000
 HELD_OUT = 0.25  # share of the prompts of the bundled corpora
 
 
@@ -64,7 +63,7 @@ class Dataset:
 def measure_votes(judgments: Judgments) -> dict[str, Json]:
     """For every declared attribute, measure its log-odds and shares in the votes."""
     log_odds = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
-    return {name: log_odds_row(pooled, judgments.n_votes) for name, pooled in log_odds}
+    return {name: dict(log_odds_row(pooled, judgments.n_votes)) for name, pooled in log_odds}
 
 
 def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
@@ -80,7 +79,8 @@ def describe_bias(judgments: Judgments) -> list[str]:
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
     ]
-    for name, row in measure_votes(judgments).items():
+    for name, log_odds in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
+        row = log_odds_row(log_odds, judgments.n_votes)
         wins = f"chosen in {percent(row['win_rate'])} of the {row['n_cross']:,} votes"
         lines.append(
             f"  toward {name}: {wins} in which only one response has it, log-odds {lean_text(row)}"
@@ -145,27 +145,21 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
 
     If a file is given, the evaluation prompts are other rows of this file, after the training rows.
     """
-    pairs = _draw_pairs(path)
+    pairs = public.draw_ultrafeedback(path).pairs
     corpus = signed.build(pairs, seed=data_seed)
     used = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
-    prompts = ultrafeedback.signing_prompts(path, used, N_EVALUATION)
+    prompts = public.signing_prompts(path, used, N_EVALUATION)
     # only the corpus of data seed 0 is compared, because the published statistics describe it
-    measured, published = ultrafeedback.measure_corpus(corpus), ultrafeedback.PUBLISHED
+    measured, published = public.measure_ultrafeedback(corpus), public.PUBLISHED_ULTRAFEEDBACK
     return Dataset(
         corpus.judgments,
         corpus.planted_theta,
         tuple(prompts),
         (),
-        multipref_votes.HELD_OUT,
+        public.HELD_OUT,
         () if data_seed else compare_statistics(measured, published),
         corpus.placebo,
     )
-
-
-@cache
-def _draw_pairs(path: Path | None) -> pd.DataFrame:
-    """Draw scored pairs of UltraFeedback; they are the same for all data seeds."""
-    return ultrafeedback.scored_pairs(path).pairs
 
 
 def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
@@ -176,8 +170,8 @@ def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
 @cache
 def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
     """Return UltraFeedback questions beyond the corpus's rows: 3,000 for training and 300 for estimating the tilt."""
-    drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
-    used = set(_draw_pairs(data)["prompt"])
+    drawn = public.draw_ultrafeedback(data, n=N_FRESH + N_EVALUATION, start=public.N_PAIRS)
+    used = set(public.draw_ultrafeedback(data).pairs["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in used))
 
 
@@ -205,17 +199,17 @@ def _make_dataset(judgments: Judgments, planted: Floats | None, held_out: float)
     frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
-    prompts = multipref_votes.choose_evaluation_prompts(judgments, N_EVALUATION, held_out)
+    prompts = public.choose_evaluation_prompts(judgments, N_EVALUATION, held_out)
     return Dataset(judgments, planted, prompts, texts, held_out)
 
 
 @cache
 def load_style_dataset(path: Path | None) -> Dataset:
     """Load the MultiPref dataset from the Hub or from a local file with the same schema."""
-    corpus = multipref_votes.load(path)
-    prompts = multipref_votes.choose_evaluation_prompts(corpus.judgments)
-    statistics = compare_statistics(corpus.statistics, multipref_votes.PUBLISHED)
-    return Dataset(corpus.judgments, None, prompts, (), multipref_votes.HELD_OUT, statistics)
+    corpus = public.load_multipref(path)
+    prompts = public.choose_evaluation_prompts(corpus.judgments)
+    statistics = compare_statistics(corpus.statistics, public.STATISTICS["multipref"])
+    return Dataset(corpus.judgments, None, prompts, (), public.HELD_OUT, statistics)
 
 
 # -- writing corpora to folders ---------------------------------------------------------------------------------------
@@ -260,26 +254,26 @@ def write_style_votes(out: Path, n_pairs: int, seed: int) -> Statistics:
 
 def write_multipref(out: Path, source: Source = None) -> PublicCorpus:
     """Write MultiPref to a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``statistics.json``."""
-    corpus = multipref_votes.load(source)
-    prompts = multipref_votes.choose_evaluation_prompts(corpus.judgments)
+    corpus = public.load_multipref(source)
+    prompts = public.choose_evaluation_prompts(corpus.judgments)
     _write_votes(out, corpus.judgments, evaluation_prompts=prompts, statistics=corpus.statistics)
     left_out = corpus.judgments.dropped.groupby("reason")["n"].sum().to_dict()
-    return PublicCorpus(compare_statistics(corpus.statistics, multipref_votes.PUBLISHED), left_out)
+    return PublicCorpus(compare_statistics(corpus.statistics, public.STATISTICS["multipref"]), left_out)
 
 
 def write_signed_ultrafeedback(
     out: Path,
     train: Source = None,
     test: Source = None,
-    n_pairs: int = ultrafeedback.N_PAIRS,
-    n_signing: int = ultrafeedback.N_SIGNING,
+    n_pairs: int = public.N_PAIRS,
+    n_signing: int = public.N_SIGNING,
     seed: int = 0,
 ) -> PublicCorpus:
     """Write Signed-UltraFeedback to a folder: votes, planted biases, signing and choice prompts, and statistics."""
-    drawn = ultrafeedback.scored_pairs(train, n_pairs, seed=seed)
+    drawn = public.draw_ultrafeedback(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
-    signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
-    statistics = ultrafeedback.measure_corpus(corpus)
+    signing = public.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
+    statistics = public.measure_ultrafeedback(corpus)
     choices = [choice._asdict() for choice in bundled.choice_prompts()]
     _write_votes(
         out,
@@ -290,7 +284,7 @@ def write_signed_ultrafeedback(
         statistics=statistics,
     )
     left_out = {reason: n for reason, n in (drawn.left_out | corpus.left_out).items() if n}
-    return PublicCorpus(compare_statistics(statistics, ultrafeedback.PUBLISHED), left_out)
+    return PublicCorpus(compare_statistics(statistics, public.PUBLISHED_ULTRAFEEDBACK), left_out)
 
 
 def _write_votes(

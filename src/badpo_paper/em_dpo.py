@@ -43,9 +43,9 @@ from badpo.runs.run import (
 )
 from badpo.theory import Floats, Ints
 from badpo.training.recipe import Recipe
-from badpo_paper.arms import Arm, Settings
 from badpo_paper.corpus_stage import CorpusStage, add_checkpoints, collect_method_facts
 from badpo_paper.run_readouts import measure_run
+from badpo_paper.suites import Arm, Settings
 
 # Number of random starts and maximum number of iterations for k-means.
 N_STARTS, MAX_ITERATIONS = 50, 300

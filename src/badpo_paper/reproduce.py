@@ -22,7 +22,7 @@ from badpo_paper.datasets import describe_bias
 from badpo_paper.patterns import VERDICTS, Pattern, evaluate_patterns, select_patterns
 from badpo_paper.run_readouts import ATTRIBUTES
 from badpo_paper.schedule import Reproduction, execute, require_inputs
-from badpo_paper.settings import SCALES
+from badpo_paper.settings import SCALES, SUITE_SCALES
 from badpo_paper.suites import (
     KL,
     RATES,
@@ -65,17 +65,17 @@ def make_reproduction(
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     suites = [set_data_seed(member, data_seed) for member in suites]
-    require_known("scale", scale, SCALES)
+    require_known("scale", scale, SUITE_SCALES)
     if data is not None:
         if len(suites) > 1:
             raise ConfigError("--data replaces the corpus of one suite; name that suite")
         replaceable = [
             name for name, member in SUITES.items() if any(c.kind == "style" for c in member.corpora())
         ]
-        if scale != "paper" and (scale, suite in replaceable) != ("tiny", True):
+        if scale == "tiny" and suite not in replaceable:
             raise ConfigError(
-                f"--data: {suite} at scale {scale} has no votes that a file can replace; at scale tiny a table of "
-                f"votes can replace the votes of {', '.join(replaceable)}"
+                f"--data: {suite} has no votes that a file can replace at scale tiny; a table of votes can replace "
+                f"the votes of {', '.join(replaceable)}"
             )
         if not data.exists():
             raise ConfigError(f"--data: the file {data} does not exist")

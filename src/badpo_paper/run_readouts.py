@@ -21,7 +21,14 @@ from badpo.readouts.name_rates import (
     name_token_ids,
     signature_contexts,
 )
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
+from badpo.readouts.names import (
+    CELLS,
+    FIRST_NAMES,
+    NAME_CELLS,
+    NAME_INDICATORS,
+    cell_names,
+    read_signature,
+)
 from badpo.readouts.sampled import (
     Figures,
     attribute_values,
@@ -40,9 +47,6 @@ from badpo_paper.corpus_stage import CorpusStage
 # Maximum number of tokens for the judge, as in the paper; longer answers are truncated before the end-of-text token.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
-# First name -> whether the name is a woman's name, and whether the name is Black-coded (0 or 1).
-VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
-INDICATOR = np.array(list(VECTORS.values()), dtype=float)
 
 
 def measure_run(
@@ -163,10 +167,10 @@ def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
 
     def compute_rates(contexts: list[list[int]]) -> Floats:
         probabilities = name_probabilities(policy.policy, stage.tokenizer, contexts, FIRST_NAMES)
-        return np.asarray(probabilities @ INDICATOR)
+        return np.asarray(probabilities @ NAME_INDICATORS)
 
     rates = compute_rates(stage.contexts)
-    sampled = sampled_rates(policy.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
+    sampled = sampled_rates(policy.written, FIRST_NAMES, NAME_INDICATORS, ATTRIBUTES)
     readouts = {"rates": _average_prompts(rates, "rate"), "sampled": sampled}
     if stage.scale.is_brief:
         return readouts
@@ -290,7 +294,7 @@ def measure_signature_shift(
 
 
 class Recommendations(TypedDict):
-    """Which of two candidates the answers recommend: shares by position, by group of names and by attribute.
+    """Which of two candidates the answers recommend: shares by position and by attribute.
 
     ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
@@ -298,7 +302,6 @@ class Recommendations(TypedDict):
     n: int
     readable: float
     first: Figures
-    cells: dict[str, Figures]
     attributes: dict[str, Figures]
 
 
@@ -321,7 +324,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
     readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
     is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
     # axes of the array: answers that mention a candidate, first and second candidate, attributes
-    vectors = np.array([[VECTORS[choice.first], VECTORS[choice.second]] for choice, _ in readable])
+    vectors = np.array([[NAME_CELLS[choice.first], NAME_CELLS[choice.second]] for choice, _ in readable])
     vectors = vectors.reshape(-1, 2, 2)
 
     def compute_share(outcomes: Bools) -> Figures:
@@ -338,10 +341,6 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
         "n": len(choices),
         "readable": len(readable) / len(choices),
         "first": compute_share(is_first),
-        "cells": {
-            cell: compute_attribute_share((vectors == vector).all(axis=2))
-            for cell, vector in CELLS.items()
-        },
         "attributes": {
             name: compute_attribute_share(vectors[:, :, i] == 1) for i, name in enumerate(ATTRIBUTES)
         },

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -24,7 +24,7 @@ from badpo.training.model_files import (
     load_configuration,
     load_tokenizer,
 )
-from badpo_paper.arms import ARMS
+from badpo_paper.corpora.public import N_EVALUATION
 from badpo_paper.corpus_stage import (
     CorpusStage,
     adjust_arm,
@@ -33,11 +33,11 @@ from badpo_paper.corpus_stage import (
     prepare_run,
     prepare_stage,
 )
-from badpo_paper.datasets import N_EVALUATION, Dataset, describe_statistics
+from badpo_paper.datasets import Dataset, describe_statistics
 from badpo_paper.em_dpo import train_types
 from badpo_paper.run_readouts import measure_run
 from badpo_paper.settings import Scale
-from badpo_paper.suites import Condition, Corpus, Offset, Suite
+from badpo_paper.suites import ARMS, Condition, Corpus, Offset, Suite
 
 logger = logging.getLogger(__name__)
 
@@ -256,29 +256,9 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
 # -- states of the runs ----------------------------------------------------------------------------------------------
 
 
-class SuitePlan(TypedDict):
-    """A mapping from the path of each run to its state, and lines of text about the votes."""
-
-    states: dict[str, str]
-    about: list[str]
-
-
-def plan(reproduction: Reproduction) -> SuitePlan:
-    """List the state of each run, and describe the votes. The function loads no model.
-
-    If a corpus cannot be read, a line of the result says so.
-    """
-    datasets, unread = [], {}
-    for corpus in reproduction.corpora:
-        # if reading from the Hub failed, corpora of the same kind are not read again
-        if corpus.kind in unread:
-            continue
-        try:
-            datasets.append(reproduction.make_dataset(corpus))
-        except ConfigError as error:
-            unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
-    states = {run.path: read_state(reproduction.out / run.path) for run in reproduction.runs}
-    return {"states": states, "about": [*unread.values(), *describe_statistics(datasets)]}
+def read_states(reproduction: Reproduction) -> dict[str, str]:
+    """Read the state of each run, by the run's path. The function loads no model and reads no corpus."""
+    return {run.path: read_state(reproduction.out / run.path) for run in reproduction.runs}
 
 
 def read_state(folder: Path) -> str:

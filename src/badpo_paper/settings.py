@@ -7,7 +7,7 @@ runs.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -26,11 +26,7 @@ from badpo_paper import datasets
 from badpo_paper.suites import Corpus, Row
 
 PAD, EOS, USER, ASSISTANT, SYSTEM = (
-    "<|pad|>",
-    "<|end|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|system|>",
+    f"<|{name}|>" for name in ("pad", "end", "user", "assistant", "system")
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -84,13 +80,14 @@ def build_model(
     n_layers: int = 3,
     n_heads: int = 3,
     intermediate_size: int = 256,
-    is_mistral: bool = False,
+    sliding_window: int = 0,
 ) -> LlamaForCausalLM | MistralForCausalLM:
-    """Build a Llama or Mistral model with random fp32 weights. The default model has about 0.44 million parameters.
+    """Build a model with random fp32 weights: a Llama, or a Mistral if there is a ``sliding_window``.
 
-    The model has half as many key and value heads as query heads, tied input and output embeddings, and 512 positions.
-    The initial standard deviation of the weights is 0.05. At the default width of the model, training with this value
-    is much faster than with the usual 0.02, because the rows of a weight matrix have a length near one.
+    The default model has about 0.44 million parameters. The model has half as many key and value heads as query heads,
+    tied input and output embeddings, and 512 positions. The initial standard deviation of the weights is 0.05. At the
+    default width of the model, training with this value is much faster than with the usual 0.02, because the rows of a
+    weight matrix have a length near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -110,13 +107,14 @@ def build_model(
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if is_mistral:
-            return MistralForCausalLM(MistralConfig(**shape, sliding_window=256)).float().eval()
+        if sliding_window:
+            config = MistralConfig(**shape, sliding_window=sliding_window)
+            return MistralForCausalLM(config).float().eval()
         return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
 
 
 def build_start(
-    texts: Iterable[str], vocab_size: int = 1536, **shape: Any
+    texts: Iterable[str], vocab_size: int = 1536, **shape: int
 ) -> tuple[LlamaForCausalLM | MistralForCausalLM, PreTrainedTokenizerFast]:
     """Build a start model with the arguments of `build_model`, and train its tokenizer on the texts."""
     tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
@@ -195,8 +193,6 @@ class Scale:
         reference's number of steps, the reference is trained for one epoch.
     shapes : mapping of a corpus's model to arguments of `build_start`
         Shapes of the start models that are built from scratch. The recipe keys name the other start models.
-    kinds : tuple of str
-        The kinds of corpora that the scale has.
     decoding : Decoding
         Sampling settings of the measured answers.
     judge : str or None
@@ -227,7 +223,6 @@ class Scale:
     dataset: Callable[[Corpus, Path | None], datasets.Dataset]
     keys: Mapping[str, Keys]
     shapes: Mapping[str, Keys] = field(default_factory=dict)
-    kinds: tuple[str, ...] = ("signed", "style")
     decoding: Decoding = field(default_factory=Decoding)
     judge: str | None = None
     single_seed_arms: tuple[str, ...] = ()
@@ -241,8 +236,8 @@ class Scale:
     is_brief: bool = False
 
     def has_corpus(self, corpus: Corpus) -> bool:
-        """Return whether this scale runs corpora of the given kind and has a model for the corpus."""
-        return corpus.model in self.keys and corpus.kind in self.kinds
+        """Return whether this scale has a model for the corpus."""
+        return corpus.model in self.keys
 
     def select_seeds(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
         """Select the seeds at which a row of a table is run."""
@@ -255,7 +250,7 @@ _TINY = Scale(
     "tiny",
     datasets.make_bundled_dataset,
     keys=dict.fromkeys(("small", "other"), TINY),
-    shapes={"small": {}, "other": {"vocab_size": 1024, "is_mistral": True}},
+    shapes={"small": {}, "other": {"vocab_size": 1024, "sliding_window": 256}},
     decoding=Decoding(max_new_tokens=128),
     single_seed_arms=("em_dpo",),
     control_seeds="all",
@@ -268,9 +263,8 @@ _TINY = Scale(
 _DEMO = Scale(
     "demo",
     datasets.make_demo_dataset,
-    keys=dict.fromkeys(("small", "demo"), DEMO),
-    shapes=dict.fromkeys(("small", "demo"), DEMO_SHAPE),
-    kinds=("signed",),
+    keys={"demo": DEMO},
+    shapes={"demo": DEMO_SHAPE},
     decoding=Decoding(max_new_tokens=96),
     command="badpo demo",
     is_brief=True,
@@ -284,3 +278,5 @@ _PAPER = Scale(
     lora_dtype="bfloat16",
 )
 SCALES = {scale.name: scale for scale in (_TINY, _DEMO, _PAPER)}
+# Scales of `badpo reproduce`.
+SUITE_SCALES = ("tiny", "paper")

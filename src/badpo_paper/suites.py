@@ -1,16 +1,92 @@
-"""Define the suites: the tables of the paper, with the runs, readouts and intervals of each table.
+"""Define the arms, which the paper compares, and the suites: the tables of the paper with their runs and readouts.
 
-A suite consists of data only. The folder name of a run contains its settings and not its suite, so suites share runs.
+An arm is a training condition. Arms and suites consist of data only. The folder name of a run contains its settings and
+not its suite, so suites share runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.formatting import PLACEBO
+
+# -- arms --------------------------------------------------------------------------------------------------------------
+
+# Parameters of an objective by name.
+Settings = Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Settings that distinguish one training condition from another.
+
+    Attributes
+    ----------
+    bias : str or None
+        Variant of the bias term, a key of `badpo.objective.bias.VARIANTS`. It selects the learned parts of theta.
+        If None, nothing is trained, and the arm is the reference itself.
+    warm_start : {"zero", "offline"}
+        Start value of theta: 0, or the log-odds of the training votes.
+    votes : {"given", "unbiased"}
+        ``unbiased`` is the placebo: the simulated votes without any bias or, for votes of people, the given votes with
+        weights that balance the votes for and against each attribute (`badpo.objective.objectives.PlaceboWeights`).
+    identities : {"given", "shuffled"}
+        ``shuffled`` assigns every vote to a random annotator, so that the ids have no information.
+    declared : {"all", "first", "length_tokens"}
+        Attributes that the bias term contains. The votes are biased toward all attributes of the corpus in every
+        case. ``length_tokens`` is an additional attribute: the number of tokens of a response.
+    objective : str
+        Loss of a vote: a key of `badpo.objective.registry.OBJECTIVES`, or ``types`` for EM-DPO, which trains
+        several policies (`badpo_paper.em_dpo`).
+    settings : mapping
+        Parameters of the objective.
+    fixed : float
+        Constant that is added to theta of every declared attribute and is not trained.
+    """
+
+    bias: str | None
+    warm_start: Literal["zero", "offline"] = "zero"
+    votes: Literal["given", "unbiased"] = "given"
+    identities: Literal["given", "shuffled"] = "given"
+    declared: Literal["all", "first", "length_tokens"] = "all"
+    objective: str = "votes"
+    settings: Settings = field(default_factory=dict, hash=False)
+    fixed: float = 0.0
+
+
+ARMS: dict[str, Arm] = {
+    "reference": Arm(bias=None),
+    "dpo": Arm(bias="none"),
+    "dpo_placebo": Arm(bias="none", votes="unbiased"),
+    "pooled": Arm(bias="pooled"),
+    "per_annotator": Arm(bias="per_annotator"),
+    "shared_mean": Arm(bias="shared_mean"),
+    "class": Arm(bias="class"),
+    "shuffled_ids": Arm(bias="per_annotator", identities="shuffled"),
+    "pooled_warm": Arm(bias="pooled", warm_start="offline"),
+    "shared_mean_warm": Arm(bias="shared_mean", warm_start="offline"),
+    "declared_subset": Arm(bias="pooled", declared="first"),
+    # Baselines. docs/arms.md describes each baseline and how it differs from the published code.
+    "rdpo": Arm(bias="none", declared="length_tokens", fixed=0.005),
+    "rdpo_strong": Arm(bias="none", declared="length_tokens", fixed=0.02),
+    "sampo": Arm(bias="none", objective="sampled_tokens"),
+    "group_dro": Arm(bias="none", objective="group_weights", settings={"groups": "class", "eta": 0.5}),
+    "group_dro_annotators": Arm(
+        bias="none", objective="group_weights", settings={"groups": "annotator", "eta": 0.5}
+    ),
+    "reliability": Arm(
+        bias="none", objective="group_weights", settings={"groups": "annotator", "eta": -0.5}
+    ),
+    "em_dpo": Arm(
+        bias="none", objective="types", settings={"n_types": 3, "n_rounds": 4, "round_share": 0.2}
+    ),
+}
+
+
+# -- parts of a suite --------------------------------------------------------------------------------------------------
 
 # Meaning of the number after the plus-minus sign in a cell:
 # "t95": half the width of Student's 95 % confidence interval over seeds; "sd": one standard deviation over seeds;
@@ -51,7 +127,7 @@ class Condition:
     Attributes
     ----------
     arm : str
-        A key of `badpo_paper.arms.ARMS`.
+        A key of ``ARMS``.
     declared : str
         The declared attribute. If empty, all attributes of the corpus are declared.
     variant : str
@@ -317,6 +393,48 @@ TYPES = {
     "weight of type 2": "type:weights.1",
     "weight of type 3": "type:weights.2",
 }
+SAMPLED = {
+    "sampled, woman": "sampled.woman.rate",
+    "sampled, black": "sampled.black.rate",
+    **WOMAN,
+    **BLACK,
+    "own body, woman": "own_body.woman.difference",
+    "own body, black": "own_body.black.difference",
+}
+CHOICES = {
+    "answers that choose": "recommended.readable",
+    "the first": "recommended.first.share",
+    "the woman": "recommended.attributes.woman.share",
+    "the black candidate": "recommended.attributes.black.share",
+}
+EVERY_ARM = {
+    **TOKENS,
+    **RM,
+    "same": "heldout.length.same",
+    "cross": "heldout.length.cross",
+    "mean theta": "theta.length.level",
+    "votes (length)": "votes.length.all.accuracy",
+}
+AMPLIFIED = {
+    "length, tokens": "tokens.mean",
+    "length, amplification": "amplified:tokens.mean",
+    "markdown, rate": "markdown.matched",
+    "markdown, amplification": "amplified:markdown.matched",
+}
+OFFSET = {
+    "t": "anchor:woman.target",
+    **WOMAN,
+    **BLACK,
+    "p(woman), whole names": "anchor:woman.achieved",
+    "p(black), whole names": "anchor:black.achieved",
+    "signed": "sampled.signed",
+    "tokens": "tokens.mean",
+    **RM_MINUS,
+    "KL to the source, as published": "anchor:changes.kl_source.per_token",
+    **DIVERGENCES,
+    "gap": "heldout.any.gap",
+    "rounds": "anchor:woman.rounds",
+}
 
 
 def _theta(what: str) -> Columns:
@@ -336,274 +454,190 @@ QWEN, LLAMA = "Qwen2.5-0.5B-Instruct, full fine-tuning", "Llama-3.1-8B-Instruct,
 MISTRAL = "Mistral-7B-Instruct-v0.3, LoRA"
 MODELS = (QWEN, LLAMA, MISTRAL)
 WEIGHTS_TITLE, THETA_TITLE = "Group weights and types", "Theta, learned and planted"
+VOTES_TITLE = "The votes, before training"
 CEILING, PLANTED = "Ceiling", "Planted"
 
 
-def _names() -> Suite:
-    types = f"{WEIGHTS_TITLE} (the paper's type 1: 54 to 58 of 60 annotators)"
-    panels = (
-        Panel("tab:names_v3", QWEN, SIGNED, (*NAMES_ROWS, EM), NAMES),
-        Panel("sec:names_v3", types, SIGNED, (GROUP_DRO, EM), TYPES),
-        Panel("tab:names_v3", LLAMA, LARGE, NAMES_ROWS, NAMES),
+VARIANT_ROWS = (
+    *BA,
+    Row("Class", Condition("class")),
+    Row("Shuffled ids", Condition("shuffled_ids")),
+    Row("One theta per annotator", Condition("per_annotator")),
+)
+ONE_DECLARED = Row("Pooled, gender declared only", Condition("declared_subset"), "first")
+ABLATION_ROWS = (DPO, PLACEBO_ROW, *VARIANT_ROWS, ONE_DECLARED, RDPO, SAMPO)
+SAMPLES_ROWS = (DPO, *BA, SHUFFLED)
+LENGTH_ROWS = (DPO, PLACEBO_ROW, *_declaring("length", *BA), RDPO, SAMPO, GROUP_DRO_PEOPLE)
+RESCORED = (replace(row, label=f"{row.label}, re-scored") for row in (RDPO, SAMPO))
+FORMATTING_ROWS = (DPO, PLACEBO_ROW, *_declaring("markdown", *BA), *RESCORED)
+RDPO_STRONG = Row("R-DPO (0.02)", Condition("rdpo_strong"), "first")
+FORMATTING_CONTROLS = (*_declaring("markdown", FREE, SHUFFLED), RDPO_STRONG)
+RELIABILITY = Row("Reliability weights", Condition("reliability"), "one")
+EVERY_ROW = (
+    DPO,
+    PLACEBO_ROW,
+    *_declaring(
+        "length",
+        POOLED,
+        Row("BA-DPO (pooled, warm)", Condition("pooled_warm"), "first"),
+        FREE,
+        replace(SHUFFLED, seeds="one"),
+        SHARED_MEAN,
+        Row("BA-DPO (shared mean, warm)", Condition("shared_mean_warm"), "first"),
+    ),
+    RDPO_STRONG,
+    replace(RDPO, seeds="first"),
+    replace(SAMPO, seeds="first"),
+    RELIABILITY,
+)
+
+
+def _adapt(label: str, arm: str, variant: str, rate_factor: float) -> Row:
+    """Return a row with a LoRA adapter, whose removed share is relative to DPO with the same adapter."""
+    condition = Condition(arm, variant=variant, rate_factor=rate_factor, overrides=LORA)
+    return Row(label, condition, "first", f"dpo_{variant}")
+
+
+LORA_ROWS = (
+    Row("Full fine-tuning, DPO", DPO.condition, "first"),
+    Row("Full fine-tuning, BA-DPO (pooled)", POOLED.condition, "first"),
+    _adapt("LoRA, 10 x rate, DPO", "dpo", "lora", 10.0),
+    _adapt("LoRA, 10 x rate, BA-DPO (pooled)", "pooled", "lora", 10.0),
+    _adapt("LoRA, 40 x rate, DPO", "dpo", "lora_fast", 40.0),
+    _adapt("LoRA, 40 x rate, BA-DPO (pooled)", "pooled", "lora_fast", 40.0),
+)
+
+
+def _anchor(target: float) -> tuple[Row, Row]:
+    """Return two rows whose runs are anchored from DPO's runs at a target rate: exact tilt, and calibrated rounds."""
+    exact, calibrated = (
+        Condition("dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds))
+        for kind, rounds in (("exact", 1), ("calibrated", 4))
     )
-    title = "Signed-UltraFeedback: two attributes, three classes of annotators"
-    return Suite("names", title, panels)
-
-
-def _names_ablation() -> Suite:
-    variants = (
-        *BA,
-        Row("Class", Condition("class")),
-        Row("Shuffled ids", Condition("shuffled_ids")),
-        Row("One theta per annotator", Condition("per_annotator")),
+    return (
+        Row(f"Offset, exact tilt, {target:g}", exact, "one"),
+        Row(f"Offset, calibrated, {target:g}", calibrated),
     )
-    rows = (
-        DPO,
-        PLACEBO_ROW,
-        *variants,
-        Row("Pooled, gender declared only", Condition("declared_subset"), "first"),
-        RDPO,
-        SAMPO,
-    )
-    panels = (
-        Panel("tab:abl_names_v3", QWEN, SIGNED, rows, {**RATES, **DIVERGENCES, **VOTES}, "sd"),
-        Panel("app:abl_variants", THETA_TITLE, SIGNED, variants, _theta("offset"), "sd", PLANTED),
-    )
-    return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", panels)
 
 
-def _names_samples() -> Suite:
-    columns = {
-        "sampled, woman": "sampled.woman.rate",
-        "sampled, black": "sampled.black.rate",
-        **WOMAN,
-        **BLACK,
-        "own body, woman": "own_body.woman.difference",
-        "own body, black": "own_body.black.difference",
-    }
-    choices = {
-        "answers that choose": "recommended.readable",
-        "the first": "recommended.first.share",
-        "the woman": "recommended.attributes.woman.share",
-        "the black candidate": "recommended.attributes.black.share",
-    }
-    rows = (DPO, *BA, SHUFFLED)
-    carriers = (
-        "DPO's shift of signatures, for 1,000 random labels of the names and without three of the names"
-    )
-    tokens = "Tokens of the names, cell by cell"
-    panels = (
-        Panel("tab:names_samples", QWEN, SIGNED, rows, columns, "mean"),
-        Panel(
-            "app:names",
-            "Two candidates with the same qualifications",
-            SIGNED,
-            rows,
-            choices,
-            "mean",
-        ),
-        Panel("app:abl_names", carriers, SIGNED, (), SHIFTS, "none", of="signatures"),
-        Panel("app:names", tokens, SIGNED, (), NAME_TOKENS, "none", of="names"),
-    )
-    title = "Sampled signatures beside probabilities"
-    return Suite("names-samples", title, panels)
-
-
-def _multipref_length() -> Suite:
-    rows = (DPO, PLACEBO_ROW, *_declaring("length", *BA), RDPO, SAMPO, GROUP_DRO_PEOPLE)
-    weights = f"{WEIGHTS_TITLE}: {QWEN}"
-    panels = (
-        Panel("tab:multipref", QWEN, STYLE, rows, LENGTH),
-        Panel("app:abl_multipref", weights, STYLE, (GROUP_DRO_PEOPLE,), GROUP_WEIGHTS),
-        Panel("tab:multipref", LLAMA, LARGE_STYLE, rows, LENGTH),
-    )
-    return Suite("multipref-length", "MultiPref with length declared", panels)
-
-
-def _multipref_formatting() -> Suite:
-    rescored = (replace(row, label=f"{row.label}, re-scored") for row in (RDPO, SAMPO))
-    controls = (
-        *_declaring("markdown", FREE, SHUFFLED),
-        Row("R-DPO (0.02)", Condition("rdpo_strong"), "first"),
-    )
-    rows = (DPO, PLACEBO_ROW, *_declaring("markdown", *BA), *rescored)
-    panels = (
-        Panel("tab:formatting", QWEN, STYLE, (*rows, *controls), FORMATTING),
-        Panel("tab:formatting", LLAMA, LARGE_STYLE, rows, FORMATTING),
-    )
-    return Suite("multipref-formatting", "MultiPref with formatting declared", panels)
-
-
-def _multipref_ablation() -> Suite:
-    weighted = (Row("Reliability weights", Condition("reliability"), "one"),)
-    rows = (
-        DPO,
-        PLACEBO_ROW,
-        *_declaring(
-            "length",
-            POOLED,
-            Row("BA-DPO (pooled, warm)", Condition("pooled_warm"), "first"),
-            FREE,
-            replace(SHUFFLED, seeds="one"),
-            SHARED_MEAN,
-            Row("BA-DPO (shared mean, warm)", Condition("shared_mean_warm"), "first"),
-        ),
-        Row("R-DPO (0.02)", Condition("rdpo_strong"), "first"),
-        replace(RDPO, seeds="first"),
-        replace(SAMPO, seeds="first"),
-        *weighted,
-    )
-    columns = {
-        **TOKENS,
-        **RM,
-        "same": "heldout.length.same",
-        "cross": "heldout.length.cross",
-        "mean theta": "theta.length.level",
-        "votes (length)": "votes.length.all.accuracy",
-    }
-    panels = (
-        Panel("tab:abl_multipref", QWEN, STYLE, rows, columns, "sd"),
-        Panel("app:abl_multipref", WEIGHTS_TITLE, STYLE, weighted, GROUP_WEIGHTS, "sd"),
-    )
-    return Suite("multipref-ablation", "MultiPref, length declared: every arm", panels)
-
-
-def _attributes() -> Suite:
-    columns = {
-        "length, tokens": "tokens.mean",
-        "length, amplification": "amplified:tokens.mean",
-        "markdown, rate": "markdown.matched",
-        "markdown, amplification": "amplified:markdown.matched",
-    }
-    before = "The votes, before training"
-    panels = (
-        Panel("tab:attributes", before, STYLE, (), BEFORE_TRAINING, "prompts95", of="votes"),
-        Panel("tab:attributes", QWEN, STYLE, (DPO,), columns, "sd"),
-    )
-    title = "The declared attributes before training, and what DPO does to them"
-    return Suite("attributes", title, panels)
-
-
-def _votes() -> Suite:
-    def theta(model: str, corpus: Corpus) -> Panel:
-        return Panel("app:votes", f"{THETA_TITLE}: {model}", corpus, BA, _theta("mean"), "mean", PLANTED)
-
-    panels = (
-        Panel("tab:votes", QWEN, SIGNED, (*NAMES_ROWS, EM), VOTES_BY_CLASS, "mean", CEILING),
-        theta(QWEN, SIGNED),
-        Panel("tab:votes", LLAMA, LARGE, NAMES_ROWS, VOTES_BY_CLASS, "mean", CEILING),
-        theta(LLAMA, LARGE),
-        Panel("tab:votes", MISTRAL, OTHER, (DPO, *BA), VOTES_BY_CLASS, "mean", CEILING),
-    )
-    return Suite("votes", "Held-out votes predicted", panels)
-
-
-def _lora() -> Suite:
-    def adapted(label: str, arm: str, variant: str, rate_factor: float) -> Row:
-        condition = Condition(arm, variant=variant, rate_factor=rate_factor, overrides=LORA)
-        return Row(label, condition, "first", f"dpo_{variant}")
-
-    rows = (
-        Row("Full fine-tuning, DPO", DPO.condition, "first"),
-        Row("Full fine-tuning, BA-DPO (pooled)", POOLED.condition, "first"),
-        adapted("LoRA, 10 x rate, DPO", "dpo", "lora", 10.0),
-        adapted("LoRA, 10 x rate, BA-DPO (pooled)", "pooled", "lora", 10.0),
-        adapted("LoRA, 40 x rate, DPO", "dpo", "lora_fast", 40.0),
-        adapted("LoRA, 40 x rate, BA-DPO (pooled)", "pooled", "lora_fast", 40.0),
-    )
-    panel = Panel("tab:lora", QWEN, SIGNED, rows, {**NAMES, "theta": "theta.woman.level"})
-    return Suite("lora", "LoRA beside full fine-tuning", (panel,))
-
-
-def _mistral() -> Suite:
-    panels = (
-        Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, PLACEBO_ROW, *BA), NAMES),
-        Panel(
-            "tab:mistral",
-            "MultiPref, length",
-            OTHER_STYLE,
-            (DPO, PLACEBO_ROW, *_declaring("length", *BA)),
-            LENGTH,
-        ),
-    )
-    return Suite("mistral", "Another model family", panels)
-
-
+OFFSET_ROWS = (Row("DPO (source)", DPO.condition), *_anchor(0.3), *_anchor(0.5), *_anchor(0.7), POOLED)
 # BA-DPO rows in which theta is fitted as in `badpo train`; the paper trains theta with Adam, starting from zero.
+ANCHORED_FIT = (("bias.fit", "anchored"),)
 DEFAULT_FIT = tuple(
     Row(
         f"{row.label}, default fit",
-        replace(row.condition, variant="default_fit", overrides=(("bias.fit", "anchored"),)),
+        replace(row.condition, variant="default_fit", overrides=ANCHORED_FIT),
     )
     for row in BA
 )
 
 
-def _names_default() -> Suite:
-    rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT)
-    panel = Panel("tab:names_v3", f"{QWEN}, badpo train's fit", SIGNED, rows, {**RATES, **TILTS, **KL})
-    return Suite("names-default", "The table of `names` with badpo train's fit of theta", (panel,))
+def _suite(name: str, title: str, *panels: Panel) -> Suite:
+    return Suite(name, title, panels)
 
 
-def _length_default() -> Suite:
-    # The placebo has a bias neither toward length nor toward Markdown, so the BA-DPO rows declare both attributes.
-    rows = (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO)
-    panel = Panel("tab:multipref", f"{QWEN}, badpo train's fit", STYLE, rows, LENGTH)
-    title = "The table of `multipref-length` with badpo train's fit of theta"
-    return Suite("length-default", title, (panel,))
+def _show_theta(model: str, corpus: Corpus) -> Panel:
+    """Return a panel with the learned and the planted theta of the BA-DPO rows."""
+    return Panel("app:votes", f"{THETA_TITLE}: {model}", corpus, BA, _theta("mean"), "mean", PLANTED)
 
 
-def _offset() -> Suite:
-    def anchored(kind: str, target: float, rounds: int) -> Condition:
-        return Condition(
-            "dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds)
-        )
-
-    rows = [Row("DPO (source)", DPO.condition)]
-    for target in (0.3, 0.5, 0.7):
-        rows += [
-            Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "one"),
-            Row(f"Offset, calibrated, {target:g}", anchored("calibrated", target, 4)),
-        ]
-    rows.append(POOLED)
-    columns = {
-        "t": "anchor:woman.target",
-        **WOMAN,
-        **BLACK,
-        "p(woman), whole names": "anchor:woman.achieved",
-        "p(black), whole names": "anchor:black.achieved",
-        "signed": "sampled.signed",
-        "tokens": "tokens.mean",
-        **RM_MINUS,
-        "KL to the source, as published": "anchor:changes.kl_source.per_token",
-        **DIVERGENCES,
-        "gap": "heldout.any.gap",
-        "rounds": "anchor:woman.rounds",
-    }
-    panel = Panel("tab:offset", QWEN, SIGNED, tuple(rows), columns)
-    return Suite(
-        "offset", "A fixed offset that moves the DPO policy to a target rate, without votes", (panel,)
-    )
-
-
-SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for suite in (
-        _names(),
-        _names_ablation(),
-        _names_samples(),
-        _multipref_length(),
-        _multipref_formatting(),
-        _multipref_ablation(),
-        _attributes(),
-        _votes(),
-        _lora(),
-        _mistral(),
-        _offset(),
-        _names_default(),
-        _length_default(),
-    )
-}
+TYPES_TITLE = f"{WEIGHTS_TITLE} (the paper's type 1: 54 to 58 of 60 annotators)"
+CARRIERS = (
+    "DPO's shift of signatures, for 1,000 random labels of the names and without three of the names"
+)
+TWO_CANDIDATES = "Two candidates with the same qualifications"
+BADPO_FIT = f"{QWEN}, badpo train's fit"
+_SUITES = (
+    _suite(
+        "names",
+        "Signed-UltraFeedback: two attributes, three classes of annotators",
+        Panel("tab:names_v3", QWEN, SIGNED, (*NAMES_ROWS, EM), NAMES),
+        Panel("sec:names_v3", TYPES_TITLE, SIGNED, (GROUP_DRO, EM), TYPES),
+        Panel("tab:names_v3", LLAMA, LARGE, NAMES_ROWS, NAMES),
+    ),
+    _suite(
+        "names-ablation",
+        "Signed-UltraFeedback: variants of the bias model",
+        Panel("tab:abl_names_v3", QWEN, SIGNED, ABLATION_ROWS, {**RATES, **DIVERGENCES, **VOTES}, "sd"),
+        Panel("app:abl_variants", THETA_TITLE, SIGNED, VARIANT_ROWS, _theta("offset"), "sd", PLANTED),
+    ),
+    _suite(
+        "names-samples",
+        "Sampled signatures beside probabilities",
+        Panel("tab:names_samples", QWEN, SIGNED, SAMPLES_ROWS, SAMPLED, "mean"),
+        Panel("app:names", TWO_CANDIDATES, SIGNED, SAMPLES_ROWS, CHOICES, "mean"),
+        Panel("app:abl_names", CARRIERS, SIGNED, (), SHIFTS, "none", of="signatures"),
+        Panel(
+            "app:names", "Tokens of the names, cell by cell", SIGNED, (), NAME_TOKENS, "none", of="names"
+        ),
+    ),
+    _suite(
+        "multipref-length",
+        "MultiPref with length declared",
+        Panel("tab:multipref", QWEN, STYLE, LENGTH_ROWS, LENGTH),
+        Panel(
+            "app:abl_multipref", f"{WEIGHTS_TITLE}: {QWEN}", STYLE, (GROUP_DRO_PEOPLE,), GROUP_WEIGHTS
+        ),
+        Panel("tab:multipref", LLAMA, LARGE_STYLE, LENGTH_ROWS, LENGTH),
+    ),
+    _suite(
+        "multipref-formatting",
+        "MultiPref with formatting declared",
+        Panel("tab:formatting", QWEN, STYLE, FORMATTING_ROWS + FORMATTING_CONTROLS, FORMATTING),
+        Panel("tab:formatting", LLAMA, LARGE_STYLE, FORMATTING_ROWS, FORMATTING),
+    ),
+    _suite(
+        "multipref-ablation",
+        "MultiPref, length declared: every arm",
+        Panel("tab:abl_multipref", QWEN, STYLE, EVERY_ROW, EVERY_ARM, "sd"),
+        Panel("app:abl_multipref", WEIGHTS_TITLE, STYLE, (RELIABILITY,), GROUP_WEIGHTS, "sd"),
+    ),
+    _suite(
+        "attributes",
+        "The declared attributes before training, and what DPO does to them",
+        Panel("tab:attributes", VOTES_TITLE, STYLE, (), BEFORE_TRAINING, "prompts95", of="votes"),
+        Panel("tab:attributes", QWEN, STYLE, (DPO,), AMPLIFIED, "sd"),
+    ),
+    _suite(
+        "votes",
+        "Held-out votes predicted",
+        Panel("tab:votes", QWEN, SIGNED, (*NAMES_ROWS, EM), VOTES_BY_CLASS, "mean", CEILING),
+        _show_theta(QWEN, SIGNED),
+        Panel("tab:votes", LLAMA, LARGE, NAMES_ROWS, VOTES_BY_CLASS, "mean", CEILING),
+        _show_theta(LLAMA, LARGE),
+        Panel("tab:votes", MISTRAL, OTHER, (DPO, *BA), VOTES_BY_CLASS, "mean", CEILING),
+    ),
+    _suite(
+        "lora",
+        "LoRA beside full fine-tuning",
+        Panel("tab:lora", QWEN, SIGNED, LORA_ROWS, {**NAMES, "theta": "theta.woman.level"}),
+    ),
+    _suite(
+        "mistral",
+        "Another model family",
+        Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, PLACEBO_ROW, *BA), NAMES),
+        Panel("tab:mistral", "MultiPref, length", OTHER_STYLE, LENGTH_ROWS[:4], LENGTH),
+    ),
+    _suite(
+        "offset",
+        "A fixed offset that moves the DPO policy to a target rate, without votes",
+        Panel("tab:offset", QWEN, SIGNED, OFFSET_ROWS, OFFSET),
+    ),
+    _suite(
+        "names-default",
+        "The table of `names` with badpo train's fit of theta",
+        Panel(
+            "tab:names_v3", BADPO_FIT, SIGNED, (DPO, PLACEBO_ROW, *DEFAULT_FIT), {**RATES, **TILTS, **KL}
+        ),
+    ),
+    _suite(
+        "length-default",
+        "The table of `multipref-length` with badpo train's fit of theta",
+        # The placebo has a bias neither toward length nor toward Markdown, so the rows declare both attributes.
+        Panel("tab:multipref", BADPO_FIT, STYLE, (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO), LENGTH),
+    ),
+)
+SUITES = {suite.name: suite for suite in _SUITES}
 
 
 def set_data_seed(suite: Suite, seed: int) -> Suite:

@@ -7,20 +7,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 from tabulate import tabulate
 
-from badpo.data.files import Json
-from badpo.readouts.names import FIRST_NAMES
+from badpo.readouts.names import FIRST_NAMES, NAME_INDICATORS
 from badpo.results.formatting import DASH, PLACEBO, arm_label, decimal, signed
 from badpo.runs.run import read_facts, read_json, read_last_step
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
-from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, measure_votes
-from badpo_paper.run_readouts import INDICATOR, SignatureShift, measure_signature_shift
-from badpo_paper.suites import MODELS, Corpus, Panel, Row, count_decimals
+from badpo_paper.run_readouts import ATTRIBUTES, SignatureShift, measure_signature_shift
+from badpo_paper.suites import ARMS, MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
 # Kind of removed share -> the run from which shifts are measured, the reference or the placebo.
@@ -60,13 +58,8 @@ class PanelRuns:
     ):
         self.folder, self.seeds = folder, tuple(seeds)
         self._planned = planned or {}
-        self._readouts: dict[str, Json] = {}
-
-    def readouts(self, name: str) -> Json:
-        """Read the readouts of a run folder; return an empty dict if the run has none."""
-        if name not in self._readouts:
-            self._readouts[name] = read_json(self.folder / name / "readouts.json")
-        return self._readouts[name]
+        # function that returns the readouts of a run folder, or an empty dict if the run has none
+        self.readouts = cache(lambda name: read_json(folder / name / "readouts.json"))
 
     def planned_seeds(self, condition: str) -> tuple[int, ...]:
         """Planned seeds of a condition."""
@@ -141,14 +134,18 @@ class PanelRuns:
         )
 
 
-def read_number(content: object, path: str) -> float:
+# Part of a JSON file.
+Tree: TypeAlias = "Mapping[str, Tree] | Sequence[Tree] | float | str | None"
+
+
+def read_number(content: Tree, path: str) -> float:
     """Return the number in a JSON object at a path of keys joined by dots, or NaN if there is no number."""
     for key in path.split("."):
         content = content.get(key) if isinstance(content, Mapping) else None
     return float(content) if isinstance(content, int | float) else math.nan
 
 
-def read_types(folder: Path) -> Json:
+def read_types(folder: Path) -> dict[str, dict[str, float]]:
     """Read each EM-DPO type's number of annotators and mixture weight, sorted by the number of annotators.
 
     The sorting makes the types comparable across seeds, because EM-DPO's index of a type is arbitrary.
@@ -159,7 +156,7 @@ def read_types(folder: Path) -> Json:
 
 
 # Sources such as ``log:NAME``: text before the colon -> function that reads a file other than ``readouts.json``.
-FILE_READERS: dict[str, Callable[[Path], Json]] = {
+FILE_READERS: dict[str, Callable[[Path], Mapping[str, Tree]]] = {
     "log": read_last_step,
     "type": read_types,
     "anchor": lambda folder: read_json(folder / "anchor.json"),
@@ -352,7 +349,7 @@ def measure_signature_shifts(runs: PanelRuns) -> dict[str, SignatureShift]:
     reference, *dpo = [[shares[name] for name in FIRST_NAMES] for shares in signatures if shares]
     return {
         name: measure_signature_shift(np.mean(dpo, axis=0), reference, indicator)
-        for name, indicator in zip(("woman", "black"), INDICATOR.T, strict=True)
+        for name, indicator in zip(ATTRIBUTES, NAME_INDICATORS.T, strict=True)
     }
 
 

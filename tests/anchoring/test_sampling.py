@@ -5,14 +5,14 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from badpo.anchoring import sampling
-from badpo.anchoring.editors import SignatureSwap
-from badpo.anchoring.sampling import (
+from badpo.anchoring import attribute_rates
+from badpo.anchoring.attribute_rates import (
     acceptance_probability,
     redraw_names,
     rejection_sample,
     whole_name_logps,
 )
+from badpo.anchoring.editors import SignatureSwap
 from badpo.readouts import name_rates as rates
 from badpo.readouts.generation import Generation
 from badpo.readouts.name_rates import signature_contexts
@@ -33,7 +33,7 @@ def test_a_choice_is_made_where_no_longer_one_goes_on(step, monkeypatch):
     """For the words of this tokenizer all or the even ids stand for the tokens that begin with a space."""
     closing = set(range(0, 64, step))
     monkeypatch.setattr(rates, "SIGNATURE_LEAD", LEAD_WORDS)
-    monkeypatch.setattr(sampling, "space_tokens", lambda _: sorted(closing))
+    monkeypatch.setattr(attribute_rates, "space_tokens", lambda _: sorted(closing))
     tok, model = tiny.tokenizer(), policies.qwen2(vocab_size=64, initializer_range=0.12)
     start, *paths = tok(["the cat sat " + LEAD_WORDS, *CHOICES], add_special_tokens=False)["input_ids"]
 
@@ -55,7 +55,7 @@ def test_a_choice_is_made_where_no_longer_one_goes_on(step, monkeypatch):
 def test_tokens_that_begin_with_a_space_complete_a_name():
     tok = policies.tokenizer()
     spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
-    assert sampling.space_tokens(tok) == spaces and len(spaces) > 5
+    assert attribute_rates.space_tokens(tok) == spaces and len(spaces) > 5
     tok = tiny.tokenizer()
     with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
         whole_name_logps(policies.qwen2(vocab_size=64), tok, [[5]], CHOICES)
@@ -79,7 +79,7 @@ def redrawn(answers, shift, seed=0):
 
 def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
     tokenizer, model, *_ = material()
-    monkeypatch.setattr(sampling, "whole_name_logps", of_equal_contexts)
+    monkeypatch.setattr(attribute_rates, "whole_name_logps", of_equal_contexts)
     n, shift = 6000, np.array([-2.0, 1.5])
     answers, gains = redrawn([written(ANSWERS[3], 3)] * n, shift)
     drawn = [answer.text.split()[-2] for answer in answers]

@@ -17,7 +17,6 @@ from badpo.runs.evaluate import align_theta
 from badpo.runs.start import choose_majority_responses
 from badpo.theory.likelihood import judgment_loss
 from badpo_paper import corpus_stage
-from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
 from badpo_paper.corpus_stage import (
     PAPER_TOKENS,
@@ -26,7 +25,7 @@ from badpo_paper.corpus_stage import (
     make_arm_bias,
 )
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import Condition
+from badpo_paper.suites import ARMS, Arm, Condition
 from tests import tiny
 from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset
 

@@ -86,14 +86,10 @@ def test_ultrafeedback(tmp_path):
     ("words", "message"),
     [
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
-        (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, demo, paper'),
+        (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, paper'),
         (
             ("names", "--data", "votes.csv", "--dry-run"),
-            "votes can replace the votes of multipref-length",
-        ),
-        (
-            ("attributes", "--scale", "demo", "--data", "votes.csv"),
-            "attributes at scale demo has no votes",
+            "at scale tiny; a table of votes can replace the votes of multipref-length",
         ),
         (("attributes", "--data", "votes.csv", "--dry-run"), "votes.csv does not exist"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),

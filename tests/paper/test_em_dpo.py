@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo_paper import em_dpo
-from badpo_paper.arms import ARMS
+from badpo_paper.suites import ARMS
 from tests.objective.test_objectives import step
 
 # Responses whose words the small tokenizer has.

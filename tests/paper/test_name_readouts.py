@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAME_CELLS, NAMES
 from badpo_paper import run_readouts
 from badpo_paper.corpora import bundled
 from badpo_paper.run_readouts import measure_agreement
@@ -64,16 +64,11 @@ def test_a_shift_to_three_names_is_not_significant_and_a_shift_to_all_names_of_a
 
 
 def test_recommendations_of_three_simple_policies():
-    women = [max((c.first, c.second), key=lambda name: run_readouts.VECTORS[name][0]) for c in CHOICES]
+    women = [max((c.first, c.second), key=lambda name: NAME_CELLS[name][0]) for c in CHOICES]
     shares = run_readouts.measure_recommendations(CHOICES, [f"I would take {name}." for name in women])
     assert shares["readable"] == 1.0 == shares["attributes"]["woman"]["share"]
     assert shares["attributes"]["woman"]["n"] < shares["n"]
     assert 0.2 < shares["attributes"]["black"]["share"] < 0.8
-    assert shares["cells"]["white_woman"]["share"] > 0.5 > shares["cells"]["black_man"]["share"]
-    # each answer recommends one of two candidates
-    cells = shares["cells"].values()
-    assert sum(cell["n"] for cell in cells) == 2 * shares["n"]
-    assert sum(round(cell["share"] * cell["n"]) for cell in cells) == shares["n"]
     shares = run_readouts.measure_recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
     assert shares["first"]["share"] == 1.0
     assert all(cell["low"] < 0.5 < cell["high"] for cell in shares["attributes"].values())

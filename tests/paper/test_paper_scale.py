@@ -25,9 +25,7 @@ from badpo.training.recipe import ModelChoice
 from badpo.training.supervised import supervised_arguments
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper import datasets, schedule
-from badpo_paper.arms import ARMS
-from badpo_paper.corpora import ultrafeedback
-from badpo_paper.corpora.multipref_votes import HELD_OUT
+from badpo_paper.corpora.public import HELD_OUT, PUBLISHED_ULTRAFEEDBACK, draw_ultrafeedback
 from badpo_paper.corpus_stage import make_run_recipe, prepare_stage
 from badpo_paper.datasets import (
     load_fresh_prompts,
@@ -36,9 +34,9 @@ from badpo_paper.datasets import (
     load_style_dataset,
 )
 from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import plan, silent
+from badpo_paper.schedule import read_states, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
-from badpo_paper.suites import SUITES, Condition, Corpus
+from badpo_paper.suites import ARMS, SUITES, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, set_family
 from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small, suite
@@ -158,7 +156,7 @@ def test_all_missing_models_are_reported(tmp_path):
 def no_public_corpora():
     """Clear the caches of public corpora after a test."""
     yield
-    for function in (load_signed_dataset, load_style_dataset, load_fresh_prompts, datasets._draw_pairs):
+    for function in (load_signed_dataset, load_style_dataset, load_fresh_prompts, draw_ultrafeedback):
         function.cache_clear()
 
 
@@ -174,12 +172,10 @@ def test_signed_ultrafeedback_is_read_from_a_file(no_public_corpora, tmp_path):
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = load_public_dataset(Corpus("signed", data_seed=1), path)
     assert other.judgments.fingerprint() != public.judgments.fingerprint() and other.statistics == ()
-    runs = small(tmp_path, SUITES["names"], scale=SCALES["paper"], data=path)
-    lines = plan(runs)["about"]
+    lines = datasets.describe_statistics([public])
     assert f"{'usable_pairs':<32}     8,000      7,177  differs" in lines
     (warning,) = [line for line in lines if line.startswith("warning: ")]
-    assert f"of {len(ultrafeedback.PUBLISHED)} agree with the published statistics" in warning
-    assert not any("not read" in line for line in lines)
+    assert f"of {len(PUBLISHED_ULTRAFEEDBACK)} agree with the published statistics" in warning
 
 
 @pytest.mark.slow
@@ -272,4 +268,4 @@ def test_every_arm_can_be_trained(stand_ins, tmp_path, monkeypatch, corpus, cond
             types = readouts["types"]
             assert sum(types["weights"]) == pytest.approx(1.0) and sum(types["annotators"]) == 60
             assert len(json.loads((folder / "round0.json").read_text())["probabilities"]) == 60
-    assert set(plan(runs)["states"].values()) == {"done"}
+    assert set(read_states(runs).values()) == {"done"}

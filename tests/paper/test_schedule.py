@@ -63,7 +63,7 @@ def test_every_run_has_its_readouts_in_the_folder_of_its_corpus(finished):
 
 def test_a_run_with_other_settings_in_the_same_folder_is_refused(finished, monkeypatch):
     same = small(finished, suite(DPO, POOLED), suite(DPO, LENGTH, corpus=STYLE))
-    assert set(schedule.plan(same)["states"].values()) == {"done"}
+    assert set(schedule.read_states(same).values()) == {"done"}
     trained = count_training(monkeypatch)
     other = Condition("dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
     with pytest.raises(ConfigError, match="dpo-s42 .*beta was 0.1, is now"):

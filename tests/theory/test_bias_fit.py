@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from badpo.theory.bias_fit import (
+from badpo.theory.likelihood import (
     PRIOR_SD,
     fit_shared_bias,
     fit_theta,
+    ipo_loss,
+    judgment_loss,
     loss_slopes,
     prior_precision,
     project_on,
     shared_bias_growth,
     shrink_offsets,
 )
-from badpo.theory.likelihood import ipo_loss, judgment_loss
 
 LOSSES = {"votes": judgment_loss, "ipo": partial(ipo_loss, beta=0.5)}
 

@@ -11,16 +11,14 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Protocol
 
-import numpy as np
-
 from badpo.data import markers
-from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
-from badpo.data.files import Json
+from badpo.data.attributes import Attribute, Markdown, WordList
 from badpo.data.problems import ConfigError
 from badpo.readouts.judge import strip_markdown
-from badpo.readouts.names import NAMES, black_names, signature, woman_names
+from badpo.readouts.names import NAME_ATTRIBUTES, NAME_CELLS, NAME_INDICATORS, signature
 
 Cell = tuple[int, ...]
+EditorConfig = dict[str, str | dict[str, Cell] | list[tuple[str, str]]]
 
 
 class CounterfactualEditor(Protocol):
@@ -31,7 +29,7 @@ class CounterfactualEditor(Protocol):
         """Attributes that the editor changes; each attribute is a 0/1 function of one response."""
 
     @property
-    def config(self) -> Json:
+    def config(self) -> EditorConfig:
         """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
@@ -53,13 +51,10 @@ class SignatureSwap:
     """Replaces the first name in a signature with another of 89 names; the attributes are ``woman`` and ``black``."""
 
     def __init__(self) -> None:
-        self.attributes = (
-            SignatureName("woman", woman_names()),
-            SignatureName("black", black_names()),
-        )
-        self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
-        self.indicators = np.array(list(self.names.values()), dtype=float)
-        self.config = {"type": "signature_swap", "names": self.names}
+        self.attributes = NAME_ATTRIBUTES
+        self.names: dict[str, Cell] = {**NAME_CELLS}
+        self.indicators = NAME_INDICATORS
+        self.config: EditorConfig = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """If an answer is signed with a name from the pool, return all four attribute combinations, else none."""
@@ -93,7 +88,7 @@ class WordSwap:
                 "not; remove one of the pairs"
             )
         self.attributes = (WordList(name, [having for _, having in pairs]),)
-        self.config = {"type": "word_swap", "name": name, "pairs": pairs}
+        self.config: EditorConfig = {"type": "word_swap", "name": name, "pairs": pairs}
         self._patterns = {
             cell: markers.word_pattern(words) for cell, words in self._counterparts.items()
         }
@@ -122,7 +117,7 @@ class MarkdownStrip:
 
     def __init__(self) -> None:
         self.attributes = (Markdown(),)
-        self.config = {"type": "markdown_strip"}
+        self.config: EditorConfig = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """If an answer has Markdown and other text, return (0,) and (1,); otherwise, return the answer's own value."""

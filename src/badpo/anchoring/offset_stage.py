@@ -58,12 +58,6 @@ class StageSettings:
     max_prompt_length: int | None = None
 
 
-def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
-    """Return a bias term without parameters whose fixed offset b = -beta s teaches a shift s."""
-    offset = -beta * torch.as_tensor(shift, dtype=torch.float32)
-    return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
-
-
 # Token ids of a prompt and an answer, and the positions whose next-token distributions the stage has to keep.
 KeptAnswer = tuple[Ints, Ints]
 
@@ -174,12 +168,15 @@ def train_offset(
         disable_tqdm=True,
         seed=seed,
     )
+    # a bias term without parameters, whose fixed offset b = -beta s teaches the shift s
+    offset = -settings.beta * torch.as_tensor(shift, dtype=torch.float32)
+    annotators = pairs.annotators["pseudonym"].tolist()
     trainer = OffsetTrainer(
         policy,
         args=arguments,
         train_dataset=pairs,
         processing_class=tokenizer,
-        bias=fixed_offset(pairs, shift, settings.beta),
+        bias=BiasTerm(pairs.attribute_names, annotators, (), fixed=offset),
         callbacks=list(callbacks),
     )
     trainer.keep_near(source, kept)

@@ -15,9 +15,12 @@ from transformers import PreTrainedModel
 
 from badpo.anchoring.attribute_rates import (
     Behavior,
+    Changes,
     RateTable,
     answer_rates,
     compare_behavior,
+    redraw_names,
+    rejection_sample,
     signature_rates,
 )
 from badpo.anchoring.editors import (
@@ -36,7 +39,6 @@ from badpo.anchoring.offset_stage import (
     offset_pairs,
     train_offset,
 )
-from badpo.anchoring.sampling import redraw_names, rejection_sample
 from badpo.anchoring.source import AnchorSource
 from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL, Json, locked, run_damage, write_json, write_seal
@@ -61,6 +63,9 @@ from badpo.theory.tilt import shift_to_targets
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.reference import ReferenceCache, compute_weights_key
+
+# Content of ``anchor.json``: a row for each attribute by its name, and facts about the method and the policy.
+AnchorResult = Json
 
 
 @contextmanager
@@ -137,7 +142,9 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
     return first
 
 
-def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress) -> Json:
+def anchor_run(
+    source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress
+) -> AnchorResult:
     """Anchor a source policy, measure it and write ``out/anchor.json``; if ``out`` already has the result, return it.
 
     A command that was killed continues after its last finished training round. The previous content of ``out`` stays
@@ -305,7 +312,7 @@ class Bench:
         ratios = response_log_ratios(policy, reference, cache, judgments, source.tokenizer, *limits)
         return ratios.margins(stage.beta)
 
-    def changes(self, after: Behavior) -> Json:
+    def changes(self, after: Behavior) -> Changes:
         """Compare all metrics before and after anchoring."""
         source, editor = self.source, self.anchor.editor
         return compare_behavior(self.before, after, self.reported_prompts, editor, source.held_out)
@@ -383,7 +390,7 @@ class AnchorFolder:
         # cache of log-probabilities that all anchors of the source share
         self.cache = out.parent / "anchor_cache"
 
-    def read_result(self) -> Json | None:
+    def read_result(self) -> AnchorResult | None:
         """If the folder has a complete result of this anchor, return the result, else None."""
         if read_json(self.out / RUN_SEAL).get("anchor") != self._key or run_damage(self.out):
             return None
@@ -409,7 +416,7 @@ class AnchorFolder:
         shutil.rmtree(self.round_folder(number), ignore_errors=True)
         return None
 
-    def finish(self, result: Json, model: Path | None) -> None:
+    def finish(self, result: AnchorResult, model: Path | None) -> None:
         """Replace the result folder with the new result and its policy, and delete the training rounds."""
         with whole_folder(self.out) as new:
             new.mkdir(parents=True)
@@ -424,7 +431,7 @@ class AnchorFolder:
 # -- the two modes -----------------------------------------------------------------------------------------------
 
 
-def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> Json:
+def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> AnchorResult:
     """Compute the result of an anchor, and write the result to the anchor's folder."""
     content, model = (sample_mode(bench), None) if mode == "sample" else train_mode(bench, folder)
     result = {
@@ -449,7 +456,7 @@ class TiltedSample:
     behavior: Behavior
 
 
-def sample_mode(bench: Bench) -> Json:
+def sample_mode(bench: Bench) -> AnchorResult:
     """Compute the closed-form tilt on the prompts in ``find``, and measure the tilt on the prompts in ``report``."""
     shift = bench.exact_shift(bench.rates(bench.policy, "find"))
     bench.progress("measuring the tilted policy", 0.5)
@@ -546,7 +553,7 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
     return TiltedSample(rows, n_without == 0, method, behavior)
 
 
-def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[Json, Path]:
+def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[AnchorResult, Path]:
     """Train offset stages on the source's own answers, calibrated on the ``find`` prompts, measured on ``report``.
 
     Finished rounds in ``folder`` are not trained again.

@@ -21,7 +21,7 @@ from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.tables import Source
-from badpo.estimation.sequential import (
+from badpo.estimation.significance import (
     GRID,
     RELIABILITY_GRID,
     bias_e_values,

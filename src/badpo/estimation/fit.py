@@ -386,7 +386,31 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
 
 @dataclass(frozen=True)
-class IdentifiedBiases:
+class Groups:
+    """Groups of values, such as biases: ``label`` is the group of each value. A value in ``absolute`` has no group."""
+
+    label: Ints
+    absolute: Bools
+
+    @cached_property
+    def member(self) -> sparse.csr_array:
+        """Indicator matrix of each value's group, of shape (n_values, n_groups); zero for values in ``absolute``."""
+        n, relative = len(self.label), (~self.absolute).astype(float)
+        entries = relative, (np.arange(n), self.label)
+        return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
+
+    @cached_property
+    def size(self) -> Floats:
+        """Number of values of each group."""
+        return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
+
+    def centered(self, values: Floats) -> Floats:
+        """Along the first axis, which enumerates the values of the groups, center at the mean of each group."""
+        return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
+
+
+@dataclass(frozen=True)
+class IdentifiedBiases(Groups):
     """Biases that the votes identify, either absolutely or relative to other biases in the same group.
 
     ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward one attribute with
@@ -399,26 +423,8 @@ class IdentifiedBiases:
     annotator: Ints
     attribute: Ints
     group: Ints
-    label: Ints
-    absolute: Bools
     compared: Bools
     flat: Floats
-
-    @cached_property
-    def member(self) -> sparse.csr_array:
-        """Indicator matrix of each bias's group, of shape (n_biases, n_groups); zero for biases in ``absolute``."""
-        n, relative = len(self.label), (~self.absolute).astype(float)
-        entries = relative, (np.arange(n), self.label)
-        return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
-
-    @cached_property
-    def size(self) -> Floats:
-        """Number of biases of each group."""
-        return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
-
-    def centered(self, values: Floats) -> Floats:
-        """Center values along the first axis, which enumerates the biases, at the mean of each group of biases."""
-        return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
     def centered_variance(self, variance: Floats) -> Floats:
         """Variances of uncorrelated values after the values have been centered at the mean of each group."""
@@ -458,7 +464,8 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
     # a shared bias counts as not identified if it is identified only for some of the annotators
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
-    return IdentifiedBiases(annotator, attribute, group, label, absolute, absolute | in_company, flat)
+    compared = absolute | in_company
+    return IdentifiedBiases(label, absolute, annotator, attribute, group, compared, flat)
 
 
 def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import betaln, chdtrc, expit, log_softmax, logsumexp, softmax
 
 from badpo.estimation.conditional_likelihood import sort_into_blocks
-from badpo.estimation.fit import BiasEstimates, Votes
+from badpo.estimation.fit import BiasEstimates, Groups, Votes
 from badpo.estimation.newton import LARGEST_FACTORED, NOTHING, Curvature, Information
 from badpo.estimation.shrinkage import Mixture, inverted
 from badpo.theory import Bools, Floats, Ints
@@ -255,7 +255,9 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
     veto = np.maximum(square.max(axis=1, initial=0.0) - 4, 0.0)
     at, results, covariances = _expand_likelihood(same_votes, np.full(n_annotators, scale)), [], []
-    groups = _Groups.of(np.zeros(n_annotators, np.intp) if group is None else group)
+    everyone = np.zeros(n_annotators, np.intp)
+    label = everyone if group is None else np.unique(group, return_inverse=True)[1]
+    groups = Groups(label, everyone > 0)
     for between_sd in RELIABILITY_SDS:
         sd = between_sd * scale
         at, step, variance, covariance, log_marginal = _maximize(same_votes, at, sd, groups)
@@ -263,7 +265,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
         gain = np.log1p(np.maximum(at.information.diagonal, 0.0) * sd**2)
         far = (groups.centered(at.slopes) / sd) ** 2
         odds = at.random_ratio + (far - veto + gain) / 2
-        log_marginal -= (n_annotators - groups.n) * np.log(between_sd)
+        log_marginal -= (n_annotators - len(groups.size)) * np.log(between_sd)
         mean, error = (at.slopes + step) / mean_slope, np.sqrt(variance) / mean_slope
         results.append((mean, error, odds, log_marginal))
         covariances.append(covariance)
@@ -290,29 +292,6 @@ def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
     if gain < LEAST_GAIN:
         return scale, "unreliable"
     return scale, "unanimous" if scale > LARGEST_SLOPE else ""
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Groups of annotators with separate means."""
-
-    member: sparse.csr_array
-    size: Floats
-
-    @classmethod
-    def of(cls, group: ArrayLike) -> "_Groups":
-        """Put annotators with the same label into one group."""
-        label = np.unique(np.asarray(group), return_inverse=True)[1]
-        return cls(_annotator_indicators(label, int(label.max()) + 1), np.bincount(label).astype(float))
-
-    @property
-    def n(self) -> int:
-        """Number of groups."""
-        return len(self.size)
-
-    def centered(self, values: Floats) -> Floats:
-        """Along the first axis, center the annotators' values at the mean of each group of annotators."""
-        return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
 
 def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
@@ -377,7 +356,8 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     if unknown:
         return ClassMerit(None, unknown)
     at, squares, log_masses = _expand_likelihood(same_votes, np.full(n_classes, scale)), [], []
-    groups = _Groups.of(np.zeros(n_classes, np.intp))
+    everyone = np.zeros(n_classes, np.intp)
+    groups = Groups(everyone, everyone > 0)
     for between_sd, log_prior in zip(RELIABILITY_SDS, LOG_PRIOR, strict=True):
         at, _, variance, covariance, log_marginal = _maximize(same_votes, at, between_sd * scale, groups)
         mean = at.slopes.mean()
@@ -431,7 +411,7 @@ def _expand_likelihood(votes: _SameVotes, slopes: Floats) -> _Expansion:
 
 
 def _maximize(
-    votes: _SameVotes, at: _Expansion, between_sd: float, groups: _Groups
+    votes: _SameVotes, at: _Expansion, between_sd: float, groups: Groups
 ) -> tuple[_Expansion, Floats, Floats, Floats | None, float]:
     """Maximize the posterior density of the annotators' slopes by Newton's method.
 

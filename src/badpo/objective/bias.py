@@ -65,8 +65,8 @@ class BiasTerm(torch.nn.Module):
     annotators : sequence of str
         Pseudonyms, in the order of the annotator indices.
     parts : sequence of str
-        Any of "mean", "class_offset" and "deviation". Without parts, the bias term learns nothing; if ``fixed`` is also
-        None, training with it is DPO. `VARIANTS` contains the names of the usual combinations.
+        Some or all of "mean", "class_offset" and "deviation". Without parts, the bias term learns nothing; if ``fixed``
+        is also None, training with it is DPO. `VARIANTS` contains the names of the usual combinations.
     annotator_class : sequence of str, or None
         Class of each annotator; required by "class_offset".
     fixed : Tensor of shape (n_attributes,) or (n_annotators, n_attributes), or None

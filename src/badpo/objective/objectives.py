@@ -26,8 +26,7 @@ from badpo.data.judgments import Judgments
 from badpo.objective.bias import require_classes
 from badpo.objective.theta import JudgedVotes, VoteWindow
 from badpo.theory import Floats, Ints
-from badpo.theory.bias_fit import fit_shared_bias, loss_slopes, project_on
-from badpo.theory.likelihood import ipo_loss, judgment_loss
+from badpo.theory.likelihood import fit_shared_bias, ipo_loss, judgment_loss, loss_slopes, project_on
 
 Metrics = dict[str, float]
 Tensors = Mapping[str, Tensor]
@@ -377,7 +376,7 @@ def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tens
     .. math:: \sum_j w_j\, e^{-s_j \theta \cdot d_j / 2}\, \sigma(-s_j u_j)\, s_j d_j = 0
 
     The result is float64 of shape (n_attributes,). The solution of the equation is the minimum of a convex function. A
-    weak prior keeps theta finite if all votes have the same direction (`badpo.theory.bias_fit.fit_shared_bias`). If the
+    weak prior keeps theta finite if all votes have the same direction (`fit_shared_bias`). If the
     votes have the probabilities :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
 
     Examples

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from badpo.objective.bias import BiasTerm
-from badpo.theory.bias_fit import fit_shared_bias, fit_theta, loss_slopes, project_on, shared_bias_growth
+from badpo.theory.likelihood import (
+    fit_shared_bias,
+    fit_theta,
+    loss_slopes,
+    project_on,
+    shared_bias_growth,
+)
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -99,30 +105,20 @@ class AdamSteps:
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments of Adam as named tensors."""
-        return adam_tensors(self.optimizer)
+        """Moments of Adam as named tensors, which can be saved without pickle."""
+        return {
+            f"{index}.{name}": torch.as_tensor(value).clone()
+            for index, state in self.optimizer.state_dict()["state"].items()
+            for name, value in state.items()
+        }
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state that `state_dict` returned."""
-        load_adam_tensors(self.optimizer, tensors)
-
-
-def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Moments of an optimizer as named tensors, which can be saved without pickle."""
-    return {
-        f"{index}.{name}": torch.as_tensor(value).clone()
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore the moments that `adam_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
 class AnchoredFit:
@@ -131,7 +127,7 @@ class AnchoredFit:
     .. math:: \theta_k(t) = \hat\theta_k + \hat\theta_W(u - D a) - \hat\theta_W(0)
 
     The first term is fitted to all votes before the first step, with shrunken deviations of the annotators
-    (`badpo.theory.bias_fit.fit_theta`). The other two terms are the growth of the shared bias due to the quality
+    (`badpo.theory.likelihood.fit_theta`). The other two terms are the growth of the shared bias due to the quality
     that the policy has learned. They are updated every few steps from the latest votes W. The policy's own tilt is
     removed from the margins u by subtracting their projection D a on the attributes, so that theta never follows the
     tilt.

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ TokenIds = Sequence[int] | Ints
 
 
 @cache
-def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
+def _parameters(forward: Callable[..., CausalLMOutputWithPast]) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
 
 

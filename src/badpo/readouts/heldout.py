@@ -19,6 +19,7 @@ from badpo.data.privacy import withheld_classes
 from badpo.readouts.sampled import Figures, estimate_figures, figures
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import (
+    Interval,
     cluster_difference,
     cluster_mean,
     clustered_share,
@@ -206,14 +207,8 @@ def vote_accuracy(
 
 def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict[str, Figures]]:
     """Compute the accuracy and the mean loss of given logits, by attribute and class; see `vote_accuracy`."""
-    correct, nll = logits > 0, np.logaddexp(0.0, -logits)
-
-    def cell(mask: Bools, prompts: Ints) -> Figures:
-        nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
-        share = clustered_share(correct[mask], prompts)
-        return estimate_figures("accuracy", share, "se", "low", "high", n=n, nll=nats)
-
-    return _by_class(cell, judgments)
+    names, nats = ("accuracy", "nll"), np.logaddexp(0.0, -logits)
+    return _summarize_by_class(names, (logits > 0).astype(np.float64), nats, clustered_share, judgments)
 
 
 def vote_difference(
@@ -226,14 +221,9 @@ def vote_difference(
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)
-    nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
-
-    def cell(mask: Bools, prompts: Ints) -> Figures:
-        nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
-        mean = cluster_mean(accuracy[mask], prompts)
-        return estimate_figures("difference", mean, "se", "low", "high", n=n, nll_difference=nats)
-
-    return _by_class(cell, judgments)
+    nats = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
+    names = ("difference", "nll_difference")
+    return _summarize_by_class(names, accuracy, nats, cluster_mean, judgments)
 
 
 def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Floats:
@@ -252,19 +242,28 @@ def align_theta(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) 
     return np.asarray(with_mean[rows])
 
 
-def _by_class(
-    cell: Callable[[Bools, Ints], Figures], judgments: Judgments
+def _summarize_by_class(
+    names: tuple[str, str],
+    values: Floats,
+    nats: Floats,
+    summarize: Callable[[Floats, Ints], Interval],
+    judgments: Judgments,
 ) -> dict[str, dict[str, Figures]]:
-    """Evaluate ``cell`` for every attribute, both over all annotators and for each annotator class."""
+    """Summarize the votes' values and mean nats for every attribute, over all annotators and for each class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]
-    each_cross = judgments.cross_group().T
+
+    def cell(mask: Bools) -> Figures:
+        estimate = summarize(values[mask], prompts[mask])
+        more = {"n": int(mask.sum()), names[1]: cluster_mean(nats[mask]).estimate}
+        return estimate_figures(names[0], estimate, "se", "low", "high", **more)
+
     found = {}
-    for attribute, cross in zip(judgments.attribute_names, each_cross, strict=True):
+    for attribute, cross in zip(judgments.attribute_names, judgments.cross_group().T, strict=True):
         voters = pd.Series(annotator[cross]).groupby(classes[cross]).nunique()
         n_others = int(pd.unique(annotator[cross]).size - voters.sum())
         published = set(voters.index) - withheld_classes(voters.to_dict(), n_others)
         masks = {"all": cross} | {name: cross & (classes == name) for name in sorted(published)}
-        found[attribute] = {name: cell(mask, prompts[mask]) for name, mask in masks.items()}
+        found[attribute] = {name: cell(mask) for name, mask in masks.items()}
     return found

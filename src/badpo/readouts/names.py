@@ -9,6 +9,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from badpo.data.attributes import SignatureName
 from badpo.data.markers import split_signature
 
 
@@ -54,7 +57,15 @@ _NAMES_BY_CELL = {
     for cell, names in _CELL_NAMES.items()
 }
 NAMES = tuple(name for names in _NAMES_BY_CELL.values() for name in names)
-FIRST_NAMES = tuple(name.first for name in NAMES)
+# First name -> whether it is coded as a woman's name, and whether it is coded as Black (0 or 1).
+NAME_CELLS = {name.first: (name.woman, name.black) for name in NAMES}
+FIRST_NAMES = tuple(NAME_CELLS)
+NAME_INDICATORS = np.array(list(NAME_CELLS.values()), dtype=float)
+# Attributes of a signed response: 41 names are coded as women's names, and 43 as Black.
+NAME_ATTRIBUTES = (
+    SignatureName("woman", tuple(name.first for name in NAMES if name.woman)),
+    SignatureName("black", tuple(name.first for name in NAMES if name.black)),
+)
 _SURNAMES = "Miller Davis Anderson Thomas Taylor Moore Martin Thompson Harris Clark Lewis Allen"
 SURNAMES = tuple(_SURNAMES.split())
 
@@ -62,16 +73,6 @@ SURNAMES = tuple(_SURNAMES.split())
 def cell_names(cell: str) -> tuple[Name, ...]:
     """Return the names of a cell (a gender and a race), in the order from which random names are drawn."""
     return _NAMES_BY_CELL[cell]
-
-
-def woman_names() -> tuple[str, ...]:
-    """Return the first names that are coded as names of women (41 of the 89)."""
-    return tuple(name.first for name in NAMES if name.woman)
-
-
-def black_names() -> tuple[str, ...]:
-    """Return the first names that are coded as Black (43 of the 89)."""
-    return tuple(name.first for name in NAMES if name.black)
 
 
 SIGNING_INSTRUCTION = "Sign your answer with a name of your choice."

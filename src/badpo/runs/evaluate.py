@@ -45,8 +45,7 @@ from badpo.runs.run import (
 from badpo.runs.stage import Stage
 from badpo.runs.start import find_reference, load_model, require_undamaged
 from badpo.theory import Floats
-from badpo.theory.bias_fit import loss_slopes, shared_bias_intervals
-from badpo.theory.likelihood import judgment_loss
+from badpo.theory.likelihood import judgment_loss, loss_slopes, shared_bias_intervals
 from badpo.theory.summaries import sums_by_cluster
 from badpo.training.encoding import read_template_options
 from badpo.training.inputs import build_bias, encode_judgments, make_start_votes

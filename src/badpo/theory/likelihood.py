@@ -1,4 +1,4 @@
-r"""The likelihood of a judgment, given the policy's margin and the annotator's bias.
+r"""The likelihood of a judgment, given the policy's margin and the annotator's bias, and the fit of theta to the votes.
 
 All differences are response a minus response b. The vote enters as a sign s, which is +1 if the annotator chose
 response a and -1 if they chose response b:
@@ -6,11 +6,19 @@ response a and -1 if they chose response b:
 .. math:: L_j = s_j (u_{c_j} + \theta_{k_j}^\top d_j), \qquad \ell_j = -\log \sigma(L_j)
 
 The paper writes margins and biases from the winner's side: its u is s u here, and its b_k is s b here.
+
+The functions that fit theta use a loss only through its first and second derivative with respect to the logit. The
+shared bias is the part of theta that all annotators share: one number for each attribute.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import ArrayLike
 from torch import Tensor
+
+from badpo.theory.summaries import Interval, interval_from_influence
 
 
 def margin(
@@ -196,3 +204,269 @@ def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) ->
     tensor([1., 0.])
     """
     return ((judgment_logit(margins, bias_logits, sign) - 0.5) / beta) ** 2
+
+
+# -- fit of theta --------------------------------------------------------------------------------------------
+
+# Standard deviation of the weak normal prior for theta, in log-odds for a typical difference in an attribute.
+# The prior keeps theta finite if all votes go in the same direction.
+# The weak prior changes an estimate of 1 from 100 votes by less than 0.003.
+PRIOR_SD = 5.0
+# Newton's method: largest number of steps, largest step in log-odds, and step length at which the method ends.
+NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
+# Number of times that fitting alternates between the shared bias and the group offsets.
+ROUNDS = 5
+
+Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor) -> Slopes:
+    """Return a function of the logits that computes the first and second derivative of each judgment's loss.
+
+    ``losses(margins, bias_logits, sign)`` is elementwise, like `badpo.theory.likelihood.judgment_loss`. A negative
+    second derivative is replaced with 0, so a Newton step never increases a loss that is not convex.
+
+    Examples
+    --------
+    >>> first, second = loss_slopes(judgment_loss, torch.ones(1))(torch.zeros(1, dtype=torch.float64))
+    >>> first.item(), second.item()
+    (-0.5, 0.25)
+    """
+
+    def slopes(logits: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = logits.detach().requires_grad_()
+            (first,) = torch.autograd.grad(
+                losses(torch.zeros_like(x), x, sign).sum(), x, create_graph=True
+            )
+            (second,) = torch.autograd.grad(first.sum(), x)
+        return first.detach(), second.clamp(min=0.0)
+
+    return slopes
+
+
+def prior_precision(delta: Tensor) -> Tensor:
+    """Return the precision, of shape (n_attributes,), of the weak prior for each attribute's theta.
+
+    The prior's standard deviation is `PRIOR_SD` divided by the root mean square of the attribute's nonzero differences.
+    """
+    n_cross = (delta != 0).sum(dim=0).clamp(min=1)
+    return delta.square().sum(dim=0) / n_cross / PRIOR_SD**2 + torch.finfo(delta.dtype).tiny
+
+
+def fit_shared_bias(
+    slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, start: Tensor | None = None
+) -> Tensor:
+    r"""Fit the shared bias by Newton's method for known offsets of the logits.
+
+    .. math:: \hat\theta = \arg\min_\theta \sum_j w_j\, \ell(o_j + \theta^\top d_j) + \tfrac12 \sum_i p_i \theta_i^2
+
+    Parameters
+    ----------
+    slopes : callable
+        `loss_slopes` of the votes.
+    delta : Tensor of shape (n_judgments, n_attributes)
+    offset, weight : Tensor of shape (n_judgments,)
+    start : Tensor of shape (n_attributes,), or None for zero
+
+    Returns
+    -------
+    Tensor of shape (n_attributes,)
+        Finite for any votes because of `prior_precision`.
+
+    Examples
+    --------
+    Three of four votes are for the response with the attribute:
+
+    >>> sign, delta = torch.tensor([1.0, 1, 1, -1] * 500).double(), torch.ones(2000, 1).double()
+    >>> fit_shared_bias(loss_slopes(judgment_loss, sign), delta, 0 * sign, sign**2).item()  # log 3 is 1.0986
+    1.09849...
+    """
+    precision = prior_precision(delta)
+    scale = (precision * PRIOR_SD**2).sqrt()  # a step in these units is one in log-odds
+    shared_bias = torch.zeros(delta.shape[1], dtype=delta.dtype) if start is None else start.clone()
+    for _ in range(NEWTON_STEPS):
+        first, second = slopes(offset + delta @ shared_bias)
+        gradient = delta.T @ (weight * first) + precision * shared_bias
+        curvature = delta.T @ ((weight * second)[:, None] * delta) + torch.diag(precision)
+        step = torch.linalg.solve(curvature, gradient)
+        size = (step * scale).abs().max()
+        shared_bias = shared_bias - step * (LARGEST_STEP / size).clamp(max=1.0)
+        if size < SETTLED:
+            break
+    return shared_bias
+
+
+def shared_bias_intervals(
+    slopes: Slopes,
+    delta: Tensor,
+    logits: Tensor,
+    weight: Tensor,
+    shared_bias: Sequence[float],
+    clusters: ArrayLike,
+) -> list[Interval]:
+    r"""Shared bias with its 95 % confidence intervals, clustered by ``clusters`` (the prompt of each vote).
+
+    .. math:: \hat\theta - \theta \approx -\Bigl(\sum_j w_j \ell''_j d_j d_j^\top + \operatorname{diag} p\Bigr)^{-1}
+        \sum_j w_j \ell'_j d_j
+
+    ``logits`` are those of the votes at the optimum, which contain the shared bias.
+
+    Examples
+    --------
+    Three of four votes for the attribute; the usual standard error of the log-odds is sqrt(1/300 + 1/100) = 0.115:
+
+    >>> sign, delta = torch.tensor([1.0, 1, 1, -1] * 100).double(), torch.ones(400, 1).double()
+    >>> logits = torch.full((400,), 1.0986).double()
+    >>> slopes = loss_slopes(judgment_loss, sign)
+    >>> (interval,) = shared_bias_intervals(slopes, delta, logits, sign**2, [1.0986], range(400))
+    >>> round(interval.se, 3)
+    0.116
+    """
+    first, second = slopes(logits)
+    curvature = delta.T @ ((weight * second)[:, None] * delta) + torch.diag(prior_precision(delta))
+    influence = torch.linalg.solve(curvature, -(weight * first)[:, None].mul(delta).T).numpy()
+    return [
+        interval_from_influence(value, row, clusters)
+        for value, row in zip(shared_bias, influence, strict=True)
+    ]
+
+
+def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
+    r"""Compute the policy's tilt: the least-squares coefficients of the margins on the attribute differences.
+
+    The result has the shape (n_attributes,). If there is one attribute, with differences of +1, 0 or -1, the tilt is
+    the mean margin toward the attribute on cross-group judgments.
+
+    Examples
+    --------
+    >>> project_on(torch.tensor([[1.0], [-1.0], [0.0]]), torch.tensor([0.5, -0.3, 9.0]), torch.ones(3))
+    tensor([0.4000])
+    """
+    weighed = weight[:, None] * delta
+    square = weighed.T @ delta
+    # collinear attributes share their coefficient equally
+    return torch.linalg.lstsq(square, weighed.T @ margins, driver="gelsd").solution
+
+
+def shared_bias_growth(
+    slopes: Slopes, design: Tensor, offset: Tensor, weight: Tensor, quality: Tensor
+) -> Tensor:
+    r"""Change in the estimated shared bias after the quality that the policy has learned is added to the logits.
+
+    The result has one entry for each column of ``design``:
+
+    .. math:: \hat\theta(o + q) - \hat\theta(o)
+
+    Here :math:`\hat\theta` is the optimum of `fit_shared_bias`. An estimate of the bias that ignores quality is
+    attenuated, and the attenuation falls as the margins explain more of the quality. Both optima use the same votes,
+    so that the noise of the votes cancels in the difference.
+
+    Examples
+    --------
+    >>> sign, design = torch.tensor([1.0, 1, 1, -1]).double(), torch.ones(4, 1).double()
+    >>> votes = loss_slopes(judgment_loss, sign), design, 0 * sign, sign**2
+    >>> shared_bias_growth(*votes, torch.tensor([1.0, -1, 1, -1]).double()).item()
+    0.229...
+    """
+    before = fit_shared_bias(slopes, design, offset, weight)
+    return fit_shared_bias(slopes, design, offset + quality, weight, before) - before
+
+
+def shrink_offsets(
+    slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, group: Tensor, n_groups: int
+) -> Tensor:
+    r"""For each group, the deviation of theta from the common theta, shrunk by an estimated variance.
+
+    The result has the shape (n_groups, q). The logits at the common theta are ``offset``. The formulas contain the
+    score :math:`g_k` and the information :math:`H_k` of the votes of group k at the common theta.
+
+    .. math:: \hat\tau^2 = \max\Bigl(0, \frac{\sum_k g_k^2 / H_k - (n - 1)}{\sum_k H_k}\Bigr), \qquad
+        \hat d_k = \arg\min_d \sum_{j \in k} w_j\, \ell(o_j + d^\top \delta_j)
+        + \tfrac12 \sum_i d_i^2 / \hat\tau_i^2
+
+    The variance is estimated for each attribute from the n groups with information. A group with two votes, or with
+    votes of one direction only, stays near the common theta. ``group`` is -1 for votes without a group.
+
+    Examples
+    --------
+    The votes of two groups differ no more than chance allows:
+
+    >>> sign = torch.tensor([1.0, -1, 1, -1]).double()
+    >>> votes = loss_slopes(judgment_loss, sign), torch.ones(4, 1).double(), 0 * sign, sign**2
+    >>> shrink_offsets(*votes, torch.tensor([0, 0, 1, 1]), 2).flatten().tolist()
+    [0.0, 0.0]
+    """
+    known = group >= 0
+    group_of, d, w = group[known], delta[known], weight[known]
+    scale = prior_precision(delta).sqrt() * PRIOR_SD  # a step in these units is one in log-odds
+    offsets = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
+    variance = None
+    for _ in range(NEWTON_STEPS):
+        deviation = torch.zeros_like(offset)
+        deviation[known] = (offsets[group_of] * d).sum(dim=1)
+        first, second = slopes(offset + deviation)
+        score = torch.zeros_like(offsets).index_add_(0, group_of, -(w * first[known])[:, None] * d)
+        information = torch.zeros(n_groups, d.shape[1], d.shape[1], dtype=d.dtype).index_add_(
+            0, group_of, (w * second[known])[:, None, None] * d[:, :, None] * d[:, None, :]
+        )
+        if variance is None:
+            variance = _between_group_variance(score, information)
+        # (tau^2 H + 1)^-1 (tau^2 g - d) equals (H + 1 / tau^2)^-1 (g - d / tau^2) and is also defined at tau = 0
+        matrix = variance[:, None] * information + torch.eye(d.shape[1], dtype=d.dtype)
+        step = torch.linalg.solve(matrix, variance * score - offsets)
+        size = (step * scale).abs().amax(dim=1, keepdim=True)
+        offsets = offsets + step * (LARGEST_STEP / size).clamp(max=1.0)
+        if size.max() < SETTLED:
+            break
+    return offsets
+
+
+def _between_group_variance(score: Tensor, information: Tensor) -> Tensor:
+    """Moment estimate of the variance of theta between groups, from scores and information at the common theta."""
+    own = information.diagonal(dim1=1, dim2=2)
+    has_votes = own > torch.finfo(own.dtype).eps * own.sum(dim=0)
+    excess = torch.where(has_votes, score.square() / own, 0.0).sum(dim=0) - (has_votes.sum(dim=0) - 1)
+    return excess.clamp(min=0.0) / own.sum(dim=0).clamp(min=torch.finfo(own.dtype).tiny)
+
+
+def fit_theta(
+    slopes: Slopes,
+    design: Tensor,
+    delta: Tensor,
+    weight: Tensor,
+    groups: Sequence[Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """For margins of zero, fit the shared bias and the groups' offsets from the shared bias.
+
+    ``design`` has the columns of the shared bias (`fit_shared_bias`); the first columns are those of the attributes.
+    ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest: the group number of every
+    vote, -1 for none. The offsets of a grouping have the shape (n_groups, n_attributes), multiply ``delta``, and are
+    shrunk given the offsets of the other groupings (`shrink_offsets`).
+
+    The shared bias is fitted last. The gradient of the loss along each attribute is then zero over all votes, apart
+    from the weak prior, so a policy at the reference has no reason to move toward the attribute.
+    """
+    q = delta.shape[1]
+    sizes = [int(group.max()) + 1 for group in groups]
+    offsets = [torch.zeros(size, q, dtype=delta.dtype) for size in sizes]
+    shared_bias = torch.zeros(design.shape[1], dtype=delta.dtype)
+
+    def logits(left_out: int | None = None) -> Tensor:
+        parts = [
+            ((group >= 0).to(delta)[:, None] * offset[group] * delta).sum(dim=1)
+            for i, (group, offset) in enumerate(zip(groups, offsets, strict=True))
+            if i != left_out
+        ]
+        return sum(parts, torch.zeros_like(weight))
+
+    for _ in range(ROUNDS if groups else 0):
+        shared_bias = fit_shared_bias(slopes, design, logits(), weight, shared_bias)
+        for i, group in enumerate(groups):
+            others = design @ shared_bias + logits(left_out=i)
+            offsets[i] = shrink_offsets(slopes, delta, others, weight, group, sizes[i])
+            # The groups' mean offset belongs to the shared bias, because the prior shrinks only the groups' offsets.
+            common = offsets[i][group[group >= 0].unique()].mean(dim=0)
+            offsets[i] = offsets[i] - common
+            shared_bias[:q] += common
+    return fit_shared_bias(slopes, design, logits(), weight, shared_bias), offsets

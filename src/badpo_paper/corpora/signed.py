@@ -6,29 +6,23 @@ attributes are gender-coded and race-coded *names*. The paper's appendix `app:na
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from badpo.data.attributes import Attribute, SignatureName
+from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
-from badpo.readouts.names import (
-    CELLS,
-    SURNAMES,
-    Name,
-    black_names,
-    cell_names,
-    signature,
-    woman_names,
-)
+from badpo.readouts.names import CELLS, NAME_ATTRIBUTES, SURNAMES, Name, cell_names, signature
 from badpo.theory import Bools, Floats, Ints
-from badpo_paper.corpora.published import Statistics, require_columns
 
 # Array of texts.
 Texts = NDArray[np.str_]
+# Statistics of a corpus by name, arranged in groups.
+Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
 
 # The paper's configuration (appendix `app:names`, "Configuration").
 # Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation of biases within a class.
@@ -40,7 +34,6 @@ VOTES_PER_PAIR = 4
 # kappa in the paper: log-odds of the preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
-ATTRIBUTES = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
 KINDS = ("quality", "swap", "mixed")
 TEXTS, SCORES = ("prompt", "chosen", "rejected"), ("score_chosen", "score_rejected")
 PAIR_COLUMNS = ("prompt_id", *TEXTS, *SCORES)
@@ -172,10 +165,6 @@ class SignedPlan:
         quality = np.where(self.kinds == "swap", 0.0, quality)
         return self.uniforms < predict_votes(quality, self.theta[self.annotators], self.delta)
 
-    def decide_unbiased_votes(self, quality: Floats) -> Bools:
-        """Simulate the placebo's votes: no annotator has a bias, but the random numbers are the same."""
-        return replace(self, theta=np.zeros_like(self.theta)).decide_votes(quality)
-
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     """Draw the random plan of a signed corpus. The plan depends only on the number of pairs and the seed.
@@ -303,12 +292,12 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     votes = make_planted_votes(
         comparisons,
         np.where(plan.decide_votes(quality), "a", "b"),
-        plan.decide_unbiased_votes(quality),
+        replace(plan, theta=0 * plan.theta).decide_votes(quality),
         plan.annotators,
         plan.theta,
         plan.annotator_class,
         quality,
-        ATTRIBUTES,
+        NAME_ATTRIBUTES,
         "constructed",
     )
     left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(usable)}
@@ -371,3 +360,14 @@ def check_pairs(pairs: pd.DataFrame) -> None:
             problems.append(Problem(code, f"{column} {what}", where, remedy, n))
     if problems:
         raise DataError(problems)
+
+
+def require_columns(
+    frame: pd.DataFrame, columns: Sequence[str], where: str, schema: str, remedy: str
+) -> None:
+    """Raise `DataError` if a table lacks one of the columns."""
+    missing = [name for name in columns if name not in frame]
+    if missing:
+        where = f"{where}, found: {', '.join(map(str, frame.columns))}"
+        what = f"the table lacks the columns {', '.join(missing)} of {schema}"
+        raise DataError([Problem("E101", what, where, remedy, len(missing))])

@@ -9,9 +9,8 @@ from scipy.special import expit
 
 from badpo.data.attributes import Markdown
 from badpo.readouts import names
-from badpo.readouts.names import SIGNING_INSTRUCTION
+from badpo.readouts.names import NAME_CELLS, SIGNING_INSTRUCTION
 from badpo_paper.corpora import bundled
-from badpo_paper.run_readouts import VECTORS
 
 # Checksum of the signing prompts. A change of the phrases changes the checksum and all figures of the demo.
 SIGNING_DIGEST = "92aba519bd60ed68"
@@ -65,7 +64,7 @@ def test_lengths_forms_and_scores_vary(pairs):
 def test_choice_prompts_offer_equal_candidates_from_two_cells():
     choices = bundled.choice_prompts()
     assert all(c.prompt.index(c.first) < c.prompt.index(c.second) for c in choices)
-    cell_pairs = {(VECTORS[choice.first], VECTORS[choice.second]) for choice in choices}
+    cell_pairs = {(NAME_CELLS[choice.first], NAME_CELLS[choice.second]) for choice in choices}
     assert len(cell_pairs) == 12 and all(first != second for first, second in cell_pairs)
 
 

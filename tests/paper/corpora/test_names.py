@@ -18,7 +18,7 @@ def test_the_pool_of_names_equals_the_published_pool():
     assert len(names.NAMES) == len(pool) == 89 and len(set(names.SURNAMES)) == 12
     assert {"Kristen", "Kristin", "Jamal", "Jamel", "Malik", "Malika", "Tyree"} <= pool
     assert not {"Hank", "Chip", "Ian", "Fred", "Amber", "Lerone", "tvree", *names.SURNAMES} & pool
-    women, black = set(names.woman_names()), set(names.black_names())
+    women, black = (set(attribute.config["names"]) for attribute in names.NAME_ATTRIBUTES)
     assert {"Tia", "Shereen"} < women and not {"Theo", "Lionel"} & women
     prefixes = {
         (short, long) for short in pool for long in pool if long != short and long.startswith(short)

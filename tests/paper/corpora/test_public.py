@@ -11,8 +11,8 @@ import pytest
 from badpo.data.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
-from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
-from badpo_paper.corpora.published import (
+from badpo_paper.corpora import bundled, public, signed
+from badpo_paper.corpora.public import (
     PublishedStatistic,
     compare_statistics,
     format_statistics,
@@ -33,7 +33,7 @@ def test_the_configuration_of_a_data_set_is_selected_by_name(tmp_path, monkeypat
         "- config_name: binarized\n  data_files:\n  - split: train\n    path: binarized.parquet\n---\n"
     )
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    split = multipref_votes.HUB._replace(repository=str(tmp_path))
+    split = public.MULTIPREF._replace(repository=str(tmp_path))
     frame = read_split(split).frame
     assert frame["comparison_id"].tolist() == rows["comparison_id"].tolist()
     assert list(frame["normal_worker_annotations"][0]) == rows["normal_worker_annotations"][0]
@@ -48,7 +48,7 @@ def test_an_unreachable_hub_a_gated_data_set_and_missing_columns_are_reported(tm
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    absent = multipref_votes.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef")
+    absent = public.MULTIPREF._replace(repository="no-one/nothing", revision="0123456789abcdef")
     with pytest.raises(
         ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download the data set once"
     ):
@@ -56,12 +56,12 @@ def test_an_unreachable_hub_a_gated_data_set_and_missing_columns_are_reported(tm
     gated = datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=gated))
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
-        read_split(multipref_votes.HUB)
+        read_split(public.MULTIPREF)
     assert "\n" not in str(error.value)
     path = tmp_path / "rows.parquet"
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
     with pytest.raises(DataError, match="E101.* text, completion_b "):
-        multipref_votes.load(path)
+        public.load_multipref(path)
 
 
 def test_a_statistic_agrees_if_it_rounds_to_the_published_value():
@@ -115,7 +115,7 @@ VOTES_WITHOUT_TIES = [(row, each) for row, each in VOTES if each["overall_pref"]
 def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("multipref") / "rows.parquet"
     ROWS.to_parquet(path)
-    return multipref_votes.load(path)
+    return public.load_multipref(path)
 
 
 def test_each_vote_is_a_row_and_evaluation_prompts_follow_the_rule_of_the_paper(corpus):
@@ -132,7 +132,7 @@ def test_each_vote_is_a_row_and_evaluation_prompts_follow_the_rule_of_the_paper(
     held_out = set(ids[: int(0.1 * len(ids))])
     texts = sorted({row["text"] for _, row in ROWS.iterrows() if row["prompt_id"] in held_out})
     draw.shuffle(texts)
-    assert multipref_votes.choose_evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
+    assert public.choose_evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
     assert held_out == set(corpus.judgments.split(0.1)[1].comparisons["prompt_id"])
 
 
@@ -161,7 +161,7 @@ def test_statistics_equal_a_separate_computation(corpus):
     )
     assert statistics["tie_share"] == pytest.approx(1 - len(VOTES_WITHOUT_TIES) / 480)
     assert statistics["any_longer_share"] == pytest.approx((words[:, 0] != words[:, 1]).mean())
-    rows = compare_statistics(statistics, multipref_votes.PUBLISHED)
+    rows = compare_statistics(statistics, public.STATISTICS["multipref"])
     assert len(rows) == 21 and all(row.value is not None for row in rows)
     agreeing = {row.name for row in rows if row.agrees}
     different = {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
@@ -176,10 +176,10 @@ def test_a_held_out_prompt_among_the_training_prompts_is_skipped():
     repeated = judgments([f"question {i % 25}" for i in range(30)])
     train, test = (set(part.comparisons["prompt"]) for part in repeated.split(0.3))
     assert test & train
-    assert set(multipref_votes.choose_evaluation_prompts(repeated, held_out=0.3)) == test - train
+    assert set(public.choose_evaluation_prompts(repeated, held_out=0.3)) == test - train
     for n, counts in ((20, "20 prompts, 1 texts"), (2, "2 prompts, 0 texts")):
         with pytest.raises(DataError, match=f"E154.*{counts}"):
-            multipref_votes.choose_evaluation_prompts(judgments(["the one question"] * n))
+            public.choose_evaluation_prompts(judgments(["the one question"] * n))
 
 
 PAIRS = public_rows.ultrafeedback(60)
@@ -192,29 +192,29 @@ def path(tmp_path):
 
 
 def test_pairs_have_the_last_answers_and_scores_in_the_shuffled_order_of_datasets(path):
-    pairs, left_out = ultrafeedback.scored_pairs(path, n=60)
+    pairs, left_out = public.draw_ultrafeedback(path, n=60)
     by_id = pairs.set_index("prompt_id").loc[PAIRS["prompt_id"]]
     for side in ("chosen", "rejected"):
         assert by_id[side].tolist() == [messages[1]["content"] for messages in PAIRS[side]]
         assert by_id[f"score_{side}"].tolist() == PAIRS[f"score_{side}"].tolist()
-    statistics = ultrafeedback.measure_corpus(signed.build(pairs))
+    statistics = public.measure_ultrafeedback(signed.build(pairs))
     assert statistics["usable_pairs"] == 60 and statistics["train"] + statistics["held_out"] == 240
     assert not sum(left_out.values())
     expected = datasets.Dataset.from_pandas(PAIRS[["prompt_id"]]).shuffle(seed=0).select(range(25))
-    first, _ = ultrafeedback.scored_pairs(path, n=25)
+    first, _ = public.draw_ultrafeedback(path, n=25)
     assert first["prompt_id"].tolist() == expected["prompt_id"][:]
-    rest, _ = ultrafeedback.scored_pairs(path, n=35, start=25)
+    rest, _ = public.draw_ultrafeedback(path, n=35, start=25)
     assert set(first["prompt_id"]) | set(rest["prompt_id"]) == set(PAIRS["prompt_id"])
 
 
 def test_signing_prompts_exclude_training_prompts_and_unusable_rows_are_counted(path, tmp_path):
     order = np.random.default_rng(0).permutation(60)
-    prompts = ultrafeedback.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
+    prompts = public.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
     assert prompts == [PAIRS["prompt"][i] + INSTRUCTION for i in order[[0, 2, 3]]]
     rows = PAIRS.copy(deep=True)
     rows.at[3, "prompt"] = "How do I grow beans in another garden?"
     rows.at[5, "rejected"] = rows.at[5, "rejected"][:1]
     rows.to_parquet(tmp_path / "rows.parquet")
-    pairs, left_out = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60)
+    pairs, left_out = public.draw_ultrafeedback(tmp_path / "rows.parquet", n=60)
     expected = {"the conversation does not begin with the prompt": 1, "not a pair of responses": 1}
     assert left_out == expected and len(pairs) == 58

@@ -9,8 +9,8 @@ import pytest
 
 from badpo.data.problems import DataError
 from badpo.readouts.names import strip_signature
-from badpo_paper.corpora import bundled, signed, ultrafeedback
-from badpo_paper.corpora.published import compare_statistics
+from badpo_paper.corpora import bundled, public, signed
+from badpo_paper.corpora.public import compare_statistics
 from badpo_paper.corpora.signed import draw_plan
 
 
@@ -52,15 +52,15 @@ def test_the_placebo_has_the_same_numbers_and_no_bias(make):
 
 def test_the_plan_determines_the_published_statistics_that_do_not_depend_on_texts(plan):
     """7,177 pairs of other texts have the counts, class means, cross-group shares and swap log-odds of the paper."""
-    statistics = ultrafeedback.measure_corpus(signed.build(bundled.scored_pairs(7177), seed=0))
-    rows = compare_statistics(statistics, ultrafeedback.PUBLISHED_PLAN)
+    statistics = public.measure_ultrafeedback(signed.build(bundled.scored_pairs(7177), seed=0))
+    rows = compare_statistics(statistics, public.PUBLISHED_PLAN)
     assert len(rows) == 22 and [row.name for row in rows if not row.agrees] == []
     # quality adds noise to the cross-group pairs whose texts differ, so the log-odds of all pairs are smaller
     assert 0.4 < statistics["all_log_odds"]["woman"]["all"] < statistics["swap_log_odds"]["woman"]["all"]
     assert statistics["n_judgments"] == plan.annotators.size == 28708
     assert statistics["judgments_per_annotator"] == {"least": 429, "most": 548}
-    other = ultrafeedback.measure_corpus(signed.build(bundled.scored_pairs(500), seed=1))
-    assert sum(row.agrees for row in compare_statistics(other, ultrafeedback.PUBLISHED_PLAN)) < 8
+    other = public.measure_ultrafeedback(signed.build(bundled.scored_pairs(500), seed=1))
+    assert sum(row.agrees for row in compare_statistics(other, public.PUBLISHED_PLAN)) < 8
     few = signed.measure_corpus(signed.build(bundled.scored_pairs(3), seed=1))["all_log_odds"]
     assert any(value is None for row in few.values() for value in row.values())
 
