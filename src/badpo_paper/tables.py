@@ -12,6 +12,7 @@ from typing import TypeAlias, TypedDict
 import numpy as np
 from tabulate import tabulate
 
+from badpo.data.files import Json
 from badpo.readouts.names import FIRST_NAMES, NAME_INDICATORS
 from badpo.results.formatting import DASH, PLACEBO, arm_label, decimal, signed
 from badpo.runs.run import read_facts, read_json, read_last_step
@@ -58,8 +59,13 @@ class PanelRuns:
     ):
         self.folder, self.seeds = folder, tuple(seeds)
         self._planned = planned or {}
-        # function that returns the readouts of a run folder, or an empty dict if the run has none
-        self.readouts = cache(lambda name: read_json(folder / name / "readouts.json"))
+        self._readouts: dict[str, Json] = {}
+
+    def readouts(self, name: str) -> Json:
+        """Read the readouts of a run folder; return an empty dict if the run has none."""
+        if name not in self._readouts:
+            self._readouts[name] = read_json(self.folder / name / "readouts.json")
+        return self._readouts[name]
 
     def planned_seeds(self, condition: str) -> tuple[int, ...]:
         """Planned seeds of a condition."""
