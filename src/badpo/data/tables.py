@@ -273,20 +273,24 @@ def is_hub_name(path: Path) -> bool:
     return is_short and not reader_of(path)
 
 
-def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
+def from_hub(
+    name: str, config: str | None = None, split: str | None = None, revision: str | None = None
+) -> Any:
     """Load a split of a data set from the Hub or the cache; if ``split`` is None, load the only split or "train"."""
     from datasets import load_dataset
 
     try:
         with asking_once(name, "dataset"):
-            found = load_dataset(name, config, split=split)
+            found = load_dataset(name, config, split=split, revision=revision)
     except (OSError, ValueError) as error:
         why = str(error).strip().split("\n")[0]
         what = (
             f"there is no such file, and no data set of this name could be loaded from the Hub ({why})"
         )
-        remedy = "download the data set once with network access, or name a local file"
-        raise DataError([Problem("E190", what, name, remedy)]) from error
+        access = "download the data set once with network access"
+        if "gated" in why:
+            access = "accept its terms on the Hub and log in with hf auth login"
+        raise DataError([Problem("E190", what, name, f"{access}, or name a local file")]) from error
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
     return found if split else found[min(found, key="train".__ne__)]

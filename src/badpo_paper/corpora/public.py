@@ -24,8 +24,8 @@ from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Attribute, Length, Markdown
 from badpo.data.cells import Table, as_messages
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import read_table
+from badpo.data.problems import DataError, Problem, counted
+from badpo.data.tables import from_hub, read_table
 from badpo.importers.convert import import_votes
 from badpo.importers.export import NOT_A_PAIR
 from badpo.importers.public_votes import MULTIPREF_COLUMNS
@@ -141,30 +141,14 @@ class HubSplit(NamedTuple):
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
     """Read the rows of a data set split from the Hub or from a local file with the same schema."""
-    table = _load_split(split) if source is None else read_table(source)
+    if source is None:
+        rows = from_hub(split.repository, split.configuration, split.split, split.revision)
+        table = Table(read_table(rows).frame, split.description)
+    else:
+        table = read_table(source)
     remedy = f"give a file with the schema of {split.description}"
     require_columns(table.frame, split.columns, table.name, split.repository, remedy)
     return table
-
-
-def _load_split(split: HubSplit) -> Table:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-
-    try:
-        rows = load_dataset(
-            split.repository, split.configuration, split=split.split, revision=split.revision
-        )
-    except (OSError, ValueError, DatasetsError) as error:
-        reason = str(error).strip().split("\n")[0]
-        remedy = "download the data set once with a network connection"
-        if "gated" in reason:
-            remedy = "accept its terms on the Hub and log in with hf auth login"
-        raise ConfigError(
-            f"E190 {split.description} cannot be loaded: {reason}; {remedy}, or give a local file with the same schema "
-            "(badpo reproduce --data FILE)"
-        ) from error
-    return Table(read_table(rows).frame, split.description)
 
 
 # -- MultiPref --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from badpo.data.attributes import Markdown
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import DataError
 from badpo_paper.corpora import bundled, public, signed
 from badpo_paper.corpora.public import (
     PublishedStatistic,
@@ -39,7 +39,7 @@ def test_the_configuration_of_a_data_set_is_selected_by_name(tmp_path, monkeypat
     assert list(frame["normal_worker_annotations"][0]) == rows["normal_worker_annotations"][0]
     with pytest.raises(DataError, match="found: text$|found: text\n"):
         read_split(split._replace(configuration="binarized"))
-    with pytest.raises(ConfigError, match=r"E190 .*split test cannot be loaded: .*give a local file"):
+    with pytest.raises(DataError, match="(?s)E190.*could be loaded from the Hub.*name a local file"):
         read_split(split._replace(split="test"))
 
 
@@ -49,15 +49,13 @@ def test_an_unreachable_hub_a_gated_data_set_and_missing_columns_are_reported(tm
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     absent = public.MULTIPREF._replace(repository="no-one/nothing", revision="0123456789abcdef")
-    with pytest.raises(
-        ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download the data set once"
-    ):
+    with pytest.raises(DataError, match="(?s)E190.*no-one/nothing.*download the data set once"):
         read_split(absent)
     gated = datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=gated))
-    with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
+    with pytest.raises(DataError, match="accept its terms on the Hub and log in") as error:
         read_split(public.MULTIPREF)
-    assert "\n" not in str(error.value)
+    assert "more" not in str(error.value)
     path = tmp_path / "rows.parquet"
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
     with pytest.raises(DataError, match="E101.* text, completion_b "):
