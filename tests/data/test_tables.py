@@ -166,6 +166,18 @@ def test_folders_of_data_sets_are_read_without_the_package(tmp_path):
     assert read_table(f"{tmp_path / 'hub'}:train").frame.to_dict("records") == ROWS
 
 
+@pytest.mark.parametrize("name", ["..", "../other", ".", "votes.csv", "other/data", 7])
+def test_a_data_set_names_only_its_own_folders(tmp_path, name):
+    (tmp_path / "set" / "other" / "data").mkdir(parents=True)
+    for folder in ("set", "other", "set/other/data"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        pd.DataFrame(ROWS).to_csv(tmp_path / folder / "votes.csv")
+    for one in (name, str(tmp_path / "other") if name == ".." else name):
+        (tmp_path / "set" / "dataset_dict.json").write_text(json.dumps({"splits": [one]}))
+        with pytest.raises(DataError, match="which is no folder in"):
+            read_table(tmp_path / "set")
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "memory"])
 def test_the_names_of_class_labels_stand_for_their_numbers(kind, tmp_path):
     names = {"_type": "ClassLabel", "names": ["response_a", "response_b", "tie"]}

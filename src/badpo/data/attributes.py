@@ -26,13 +26,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from badpo.data import markers
-from badpo.data.problems import ConfigError, did_you_mean, is_unicode
+from badpo.data.problems import ConfigError, Messages, did_you_mean, is_unicode
 
 Scope = Literal["response", "pair", "judgment"]
-Text = str | list[dict[str, Any]]
+Text = str | Messages
+Config = Mapping[str, Any]  # the type and the parameters of an attribute, as JSON values
+Measure = Callable[..., Any]  # a function that measures an attribute; see the docstring of this module
+Parameter = str | int | float | bool | list[str] | list["str | int | float | bool"]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
 _REGEX_SECONDS = 10  # for one text, which takes milliseconds unless the pattern has nested repetitions
@@ -72,10 +76,10 @@ class Attribute:
 
     name: str
     scope: Scope
-    measure: Callable[..., Any] = field(repr=False)
+    measure: Measure = field(repr=False)
     continuous: bool = False
     threshold: float = 0.0
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Config = field(default_factory=dict)
     columns: tuple[str, str] | None = None
 
     @property
@@ -85,7 +89,7 @@ class Attribute:
 
 
 # type of an argument that declares one or more attributes; `as_attributes` converts it to a tuple of `Attribute`
-Attributes = Attribute | str | Mapping[str, Any] | Iterable[Attribute | str | Mapping[str, Any]]
+Attributes = Attribute | str | Config | Iterable[Attribute | str | Config]
 
 
 def plain_text(response: Text) -> str:
@@ -162,7 +166,7 @@ def word_count(text: str) -> int:
     )
 
 
-def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
+def markedly_longer(words: int, other_words: int, ratio: float) -> bool:
     """Return whether a text has more words than another text, and at least ``ratio`` times as many.
 
     If the other text is empty, it counts as one word.
@@ -381,7 +385,7 @@ def Regex(name: str, pattern: str) -> Attribute:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
-    def stop(*_: Any) -> None:
+    def stop(signal_number: int, frame: FrameType | None) -> None:
         raise ConfigError(
             f'attribute "{name}": the regular expression {pattern!r} was searched for {_REGEX_SECONDS} seconds in one '
             "text; write it without repetitions inside of repetitions"
@@ -438,15 +442,15 @@ def Position(name: str = "position") -> Attribute:
     """
     signs = {"a": 1.0, "b": -1.0}
 
-    def measure(vote: Mapping[str, Any], comparison: Mapping[str, Any]) -> float | None:
-        return signs.get(vote["shown_first"])
+    def measure(vote: Mapping[str, str | None], comparison: Mapping[str, Text]) -> float | None:
+        return signs.get(vote["shown_first"] or "")
 
     return _attribute("position", name, "judgment", measure)
 
 
 def PythonFunction(
     name: str,
-    function: Callable[..., Any],
+    function: Measure,
     scope: Scope = "response",
     threshold: float = 0.0,
     continuous: bool = False,
@@ -486,7 +490,7 @@ class BuiltIn:
     """The function that makes a built-in attribute, and the properties of its type."""
 
     make: Callable[..., Attribute]
-    example: Mapping[str, Any] = field(default_factory=dict)  # example parameters
+    example: Config = field(default_factory=dict)  # example parameters
     is_scanned: bool = False  # whether the audit scans it if it is not declared
     # if an attribute of a type in `repeats` is declared, the audit does not scan this attribute
     repeats: tuple[str, ...] = ()
@@ -562,7 +566,7 @@ def add_attributes(path: str | Path) -> None:
     ATTRIBUTES.update(own)
 
 
-def checked_number(key: str, value: Any, above: float | None = None) -> float:
+def checked_number(key: str, value: str | float, above: float | None = None) -> float:
     """Convert a number or its text to a float; raise `ConfigError` if it is not finite or too small.
 
     The float must be greater than ``above``. If ``above`` is None, the float must be at least 0.
@@ -588,7 +592,7 @@ def checked_words(name: str, words: Iterable[str]) -> list[str]:
     return listed
 
 
-def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
+def attribute_from_config(config: Config) -> Attribute:
     """Create the attribute that a configuration describes.
 
     Parameters
@@ -630,7 +634,7 @@ def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
     return tuple(map(_as_attribute, declared))
 
 
-def _as_attribute(declared: Any) -> Attribute:
+def _as_attribute(declared: Attribute | str | Config) -> Attribute:
     if isinstance(declared, Attribute):
         return declared
     if isinstance(declared, str):
@@ -646,7 +650,7 @@ def _as_attribute(declared: Any) -> Attribute:
     raise ConfigError(f"attributes: {called or repr(declared)} is no attribute; write {right}")
 
 
-def parsed_attribute(text: str) -> dict[str, Any]:
+def parsed_attribute(text: str) -> dict[str, Parameter]:
     r"""Parse an attribute such as ``length:ratio=1.5`` (TYPE:KEY=VALUE,KEY=VALUE;VALUE) into its configuration.
 
     A comma that is not followed by KEY= is part of the value. A pattern or a name may contain a comma; in any other
@@ -659,7 +663,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
     ({'type': 'regex', 'name': 'long', 'pattern': 'o{2,3}'}, ['so', 'well'])
     """
     kind, _, parameters = text.partition(":")
-    config: dict[str, Any] = {"type": kind}
+    config: dict[str, Parameter] = {"type": kind}
     for part in re.split(r",(?=\w+=)", parameters) if parameters else []:
         name, equals, value = part.partition("=")
         if not equals:
@@ -677,7 +681,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
     return config
 
 
-def parameter(text: str) -> Any:
+def parameter(text: str) -> str | int | float | bool:
     """Convert a text to a number, True or False; return any other text, such as "no" or "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
@@ -702,9 +706,7 @@ def _maker(kind: Any) -> Callable[..., Attribute]:
     return ATTRIBUTES[kind]
 
 
-def _check_parameters(
-    kind: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
-) -> None:
+def _check_parameters(kind: str, known: Mapping[str, inspect.Parameter], given: Config) -> None:
     where = f"attribute type {kind}"
     for key, value in given.items():
         if key not in known:
@@ -724,7 +726,7 @@ def _attribute(
     kind: str,
     name: str,
     scope: Scope,
-    measure: Callable[..., Any],
+    measure: Measure,
     columns: tuple[str, str] | None = None,
     /,
     **parameters: Any,
@@ -756,7 +758,7 @@ def _count(
     return _attribute(kind, name, "response", measure, **parameters, threshold=threshold, unit=unit)
 
 
-def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any) -> Attribute:
+def _of_text(kind: str, name: str, test: Callable[[str], object], **parameters: Parameter) -> Attribute:
     """Make a 0/1 attribute that is measured from the text of the response."""
 
     def measure(prompt: str, response: str) -> float:

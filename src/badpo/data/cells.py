@@ -11,13 +11,23 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import TypedDict, TypeGuard, Union
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.problems import LISTED, Correction, DataError, Problem, is_unicode, listed, worst_first
+from badpo.data.problems import (
+    LISTED,
+    Correction,
+    DataError,
+    Json,
+    Messages,
+    Problem,
+    is_unicode,
+    listed,
+    worst_first,
+)
 from badpo.data.vocabulary import (
     LONGEST_LEGEND,
     MODELS,
@@ -40,9 +50,22 @@ from badpo.data.vocabulary import (
     side_of,
     which_wins,
 )
-from badpo.theory import Floats, Ints
+from badpo.theory import Bools, Floats, Ints
 
 Objects = NDArray[np.object_]
+# content of a cell: nothing, a plain value, or nested lists and objects as in JSON
+Cell = Union[None, int, float, str, list["Cell"], dict[str, "Cell"]]
+Record = dict[str, Cell]
+
+
+class Dropped(TypedDict):
+    """Number of votes or rows of an annotator that were left out for a reason."""
+
+    reason: str
+    annotator: str
+    n: int
+
+
 # Columns of a table with several votes per row: name of the vote -> badpo's name for a part of the vote -> column.
 Groups = dict[str, dict[str, str]]
 
@@ -83,7 +106,7 @@ class Table:
     rows: Ints | None = (
         None  # source row, counted from 0, of each row; None if rows are those of the source
     )
-    dropped: tuple[dict[str, Any], ...] = ()  # counts of votes or rows left out: reason, annotator, n
+    dropped: tuple[Dropped, ...] = ()  # counts of votes or rows left out
     kind: str = ""  # a key of `badpo.data.layouts.REQUIRED`, set when the columns have badpo's names
     theirs: Mapping[str, str] = field(
         default_factory=dict
@@ -107,6 +130,19 @@ class Table:
         lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
         rows = made_of if rows is None else rows
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
+
+    def dropping(self, reason: str, n: int) -> "Table":
+        """Return the table with one more count of rows or votes that were left out."""
+        entry: Dropped = {"reason": reason, "annotator": "unknown", "n": n}
+        return replace(self, dropped=(*self.dropped, entry))
+
+    def reading(self, columns: Mapping[str, str]) -> "Table":
+        """Return the table with other columns for badpo's names."""
+        return replace(self, theirs=columns)
+
+    def without(self, *ours: str) -> "Table":
+        """Return the table without columns for some of badpo's names."""
+        return self.reading({name: own for name, own in self.theirs.items() if name not in ours})
 
     def row_name(self, row: int) -> str:
         """Return the number (counted from 1) of the source row from which a row of the table was made."""
@@ -135,12 +171,12 @@ def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
     return numbers, as_objects(places)
 
 
-def as_objects(values: Iterable[Any]) -> Objects:
+def as_objects(values: Iterable[object]) -> Objects:
     """Return the values as a one-dimensional object array, even if they are lists of equal length."""
     return np.fromiter(values, dtype=object)
 
 
-def as_ids(column: Iterable[Any]) -> Objects:
+def as_ids(column: Iterable[Cell]) -> Objects:
     """Return the identifiers in a column as text, with None for missing identifiers.
 
     Whole numbers are written without the decimal point that pandas adds if another cell in the column is empty. Text is
@@ -156,7 +192,7 @@ def as_ids(column: Iterable[Any]) -> Objects:
     return as_objects(map(_id_text, distinct))[numbers]
 
 
-def _id_text(value: Any) -> str | None:
+def _id_text(value: Cell | bytes) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
@@ -166,26 +202,26 @@ def _id_text(value: Any) -> str | None:
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 
-def text_key(value: Any) -> str:
+def text_key(value: str | Sequence[Mapping[str, str]]) -> str:
     """Return a string that identifies a text or a list of chat messages."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def cell_key(value: Any) -> str:
+def cell_key(value: Cell) -> str:
     """Return a string that identifies any cell, even a cell that cannot be written as JSON."""
     return value if isinstance(value, str) else repr(value)
 
 
-def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
+def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
     """Return the index of each cell's content among the distinct contents, and the array of distinct contents.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
     of the array is None. For a cell with any other value, the array contains a `ValueError` object that describes the
     problem.
     """
-    others: dict[Hashable, Any] = {}
+    others: dict[Hashable, Messages | ValueError] = {}
 
-    def key(cell: Any) -> Hashable:
+    def key(cell: Cell) -> Hashable:
         if pd.api.types.is_scalar(cell) and pd.isna(cell):
             return None
         try:
@@ -209,7 +245,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     return numbers, values
 
 
-def as_messages(cell: Any) -> list[dict[str, Any]]:
+def as_messages(cell: object) -> Messages:
     """Return the chat messages in a cell as plain dicts whose contents are text.
 
     A single message becomes a list with one message. If the content of a message is a list of text parts, the parts are
@@ -223,25 +259,26 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
     return [_message(message) for message in cell]
 
 
-def _message(message: Any) -> dict[str, Any]:
-    if isinstance(message, Mapping) and "from" in message:
+def _message(message: object) -> Json:
+    fields = dict(message) if isinstance(message, Mapping) else {}
+    if "from" in fields:
         # the ShareGPT format
-        role = _ROLES.get(message["from"], message["from"])
-        message = {"role": role, "content": message.get("value")}
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        role = _ROLES.get(fields["from"], fields["from"])
+        fields = {"role": role, "content": fields.get("value")}
+    role, content = fields.get("role"), fields.get("content")
+    if not isinstance(role, str):
         raise ValueError("a chat message needs a role and a content")
-    role, content = message["role"], message.get("content")
     if isinstance(content, (list, tuple, np.ndarray)):
         parts = [part if isinstance(part, Mapping) else {} for part in content]
         texts = [part["text"] for part in parts if part.get("type") == "text" and "text" in part]
         is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
         content = "".join(texts) if is_text else None
-    if content is None and message.get("tool_calls"):
+    if content is None and fields.get("tool_calls"):
         remedy = "attributes read only the text of a message, so write the call into its content"
         raise ValueError(f"the {role} message calls a tool and has no text; {remedy}")
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")
-    others = {key: value for key, value in message.items() if value is not None}
+    others = {key: value for key, value in fields.items() if value is not None}
     return others | {"role": role, "content": content}
 
 
@@ -262,7 +299,7 @@ _NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 _USUAL_TEXT = 15  # smallest median length of the texts in a column of texts, in characters
 
 
-_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
+WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
 
 
 def ids_in(column: pd.Series) -> pd.Series:
@@ -313,7 +350,7 @@ def are_votes(column: pd.Series) -> bool:
 
 def holds_texts(column: pd.Series) -> bool:
     """Return whether most cells of a column are texts or chats, which are longer than labels."""
-    texts = [cell for cell in column if isinstance(cell, str) and _WORDS.search(cell)]
+    texts = [cell for cell in column if isinstance(cell, str) and WORDS.search(cell)]
     chats = [*filter(is_chat, column)]
     lengths = [len(str(cell)) for cell in texts + chats]
     return 2 * len(lengths) > len(column) and float(np.median(lengths)) >= _USUAL_TEXT
@@ -339,7 +376,7 @@ def as_ratings(column: pd.Series) -> Floats:
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
-    def rated(cell: Any) -> Any:
+    def rated(cell: Cell) -> Cell:
         words = str(cell).strip().casefold()
         first = _NUMBERED_GRADE.match(words)
         return _TICKED.get(words, grades.get(str(cell), float(first[1]) if first else cell))
@@ -487,9 +524,10 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
     """Return how clearly a column shows which side was preferred, from 0 (not at all) to 3 (it names the sides)."""
     column = frame[name]
     texts = [theirs[ours] for ours in (*PAIR[1:], *MODELS) if ours in theirs]
-    if not names_vote(name) and any(name in pair for pair in names_of_sides(frame)):
+    sides = names_of_sides(frame)
+    if not names_vote(name) and any(name in pair for pair in sides):
         return 0
-    for pair in (texts, *(pair for pair in names_of_sides(frame) if name not in pair)):
+    for pair in (texts, *(pair for pair in sides if name not in pair)):
         if sum(float(equal_cells(column, frame[text]).mean()) for text in pair) > 0.5:
             return NAMES_SIDES
     if are_no_votes(name, column):
@@ -530,11 +568,10 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
     """
 
     def holds_words(name: str) -> bool:
-        cells = frame[name][:MANY_ROWS]
-        return bool(
-            cells.map(lambda cell: isinstance(cell, str) and math.isnan(number_of(cell))).mean()
-            >= NEARLY_ALL
-        )
+        are_words = [
+            isinstance(cell, str) and math.isnan(number_of(cell)) for cell in frame[name][:MANY_ROWS]
+        ]
+        return len(are_words) > 0 and float(np.mean(are_words)) >= NEARLY_ALL
 
     pairs = columns_of_sides([*map(str, frame)])
     if 2 * len(pairs) > _MOST_SIDES:
@@ -701,7 +738,7 @@ class Findings:
         code: str,
         what: str,
         column: str | None,
-        rows: Any,
+        rows: Bools,
         remedy: str,
         fix: Correction | None = None,
     ) -> None:
@@ -728,7 +765,7 @@ class Findings:
         remedy: str,
         count: int = 1,
         column: str | None = None,
-        rows: Any = (),
+        rows: Ints | Sequence[int] = (),
         fix: Correction | None = None,
     ) -> None:
         """Add a problem with the given count.
@@ -739,7 +776,7 @@ class Findings:
         if column:
             where += f', column "{self.table.theirs.get(column, column)}"'
         if n := len(rows):
-            shown = np.asarray(rows)[:LISTED]
+            shown: Ints = np.asarray(rows)[:LISTED]
             who = zip(shown, self.pseudonyms[shown], strict=True)
             named = [self.table.row_name(row) + f" [{name}]" * (name is not None) for row, name in who]
             where += f", row{'s' * (n > 1)} {listed(named, n)}"
@@ -776,21 +813,27 @@ class Findings:
             raise DataError(worst_first(self.problems))
 
 
-def is_message(cell: Any) -> bool:
+def is_message(cell: Cell) -> TypeGuard[Record]:
     """Return whether a cell is a chat message: an object with the key "role" or "from"."""
     return isinstance(cell, dict) and not {"role", "from"}.isdisjoint(cell)
 
 
-def is_chat(cell: Any) -> bool:
+def are_objects(cells: Cell) -> TypeGuard[list[Record]]:
+    """Return whether a value is a list that contains only objects."""
+    return isinstance(cells, list) and all(isinstance(cell, dict) for cell in cells)
+
+
+def is_chat(cell: Cell) -> TypeGuard[list[Record]]:
     """Return whether a cell is a list of chat messages."""
     return isinstance(cell, list) and any(map(is_message, cell[:1]))
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> Cell:
     """Parse a text as JSON, or as a list in Python or numpy notation; return None for other texts."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
         # Python warns about invalid escape sequences
         with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
-            return read(written)
+            value: Cell = read(written)
+            return value
     return None

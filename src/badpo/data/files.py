@@ -263,21 +263,18 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     """
     sealed = {**content, "files": _checksums(path.parent, sorted(names))}
     is_run = path.name == RUN_SEAL
-    _write_seal(path, _keyed({"schema": RUN_SCHEMA, **sealed}) if is_run else sealed)
+    _write_seal(path, {"schema": RUN_SCHEMA, **sealed} if is_run else sealed, is_keyed=is_run)
 
 
 def read_seal(path: Path) -> Json:
     """Read a manifest and verify its own checksum; raise `SealError` if the manifest is damaged."""
-    content: Json = {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    faults = ValueError, KeyError, TypeError, AttributeError, RecursionError
+    with contextlib.suppress(*faults):
+        content: Json = json.loads(path.read_text(encoding="utf-8"))
         own = content.pop(_OWN)
-        whole = own == _digest(content) and isinstance(content["files"], dict)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise SealError(f"{path.parent.name}/{path.name} is damaged")
-    return content
+        if own == hashlib.sha256(_plain(content)).hexdigest() and isinstance(content["files"], dict):
+            return content
+    raise SealError(f"{path.parent.name}/{path.name} is damaged")
 
 
 def seal_damage(
@@ -348,12 +345,12 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
         return
     content = read_seal(path)
     # if another machine wrote the manifest, do not add the code that is computed with this machine's key
-    sealed = _keyed if _is_keyed(content) else dict
+    is_keyed = _is_keyed(content)
     files = {name: checksum for name, checksum in content["files"].items() if name not in names}
-    _write_seal(path, sealed({**content, "files": files}))
+    _write_seal(path, {**content, "files": files}, is_keyed)
     yield
     files |= _checksums(folder, [name for name in names if (folder / name).is_file()])
-    _write_seal(path, sealed({**content, "files": files}))
+    _write_seal(path, {**content, "files": files}, is_keyed)
 
 
 def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -366,27 +363,27 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_seal(path: Path, content: Json) -> None:
+def _write_seal(path: Path, content: Json, is_keyed: bool) -> None:
+    """Write a manifest with its checksum and, if ``is_keyed`` is True, with the code of this machine's key."""
+    if is_keyed:
+        content = {**content, _KEYED: _code(content)}
+    checksum = hashlib.sha256(_plain(content)).hexdigest()
     # the manifest is private, because a checksum of a file about annotators could confirm a guess of the file's content
-    write_json(path, {**content, _OWN: _digest(content)}, private=True)
+    write_json(path, {**content, _OWN: checksum}, private=True)
 
 
 def _is_keyed(content: Json) -> bool:
     if known_key() is None:
         return False
-    told, own = str(content.get(_KEYED)), _keyed(content)[_KEYED]
-    return hmac.compare_digest(told.encode("utf-8", "replace"), own.encode())
+    told = str(content.get(_KEYED)).encode("utf-8", "replace")
+    return hmac.compare_digest(told, _code(content).encode())
 
 
-def _keyed(content: Json) -> Json:
-    """Return the content of a manifest together with a code that can be computed only with this machine's key."""
+def _code(content: Json) -> str:
+    """Return a code of a manifest's content that can be computed only with this machine's key."""
     said = {name: value for name, value in content.items() if name != _KEYED}
     # the hashed text begins with "seal of a run", because the same key is used for pseudonyms and fingerprints
-    return {**said, _KEYED: keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()}
-
-
-def _digest(content: Json) -> str:
-    return hashlib.sha256(_plain(content)).hexdigest()
+    return keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()
 
 
 def _plain(content: Json) -> bytes:

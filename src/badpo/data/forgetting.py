@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from badpo.data.cells import Table, as_ids, columns_of_votes
+from badpo.data.cells import Dropped, Table, as_ids, columns_of_votes
 from badpo.data.files import (
     AUDIT_FILES,
     BIAS_SUFFIX,
@@ -209,13 +209,10 @@ def forget(
     """
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
-    states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
-    if wrong := [path for path in (*audits, *runs) if path.is_file()]:
-        raise ConfigError(
-            f"{wrong[0]} is a file, but an audit or a run is a folder; name a table with --data"
-        )
-    if wrong := [path for path in states if path.is_dir()]:
-        raise ConfigError(f"{wrong[0]} is a folder, but a state of badpo watch is a file")
+    states, audits, runs = (
+        [_existing(path, is_folder) for path in paths]
+        for paths, is_folder in ((states, False), (audits, True), (runs, True))
+    )
     runs += _beside_runs(runs)
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     for path in files:
@@ -237,8 +234,8 @@ def forget(
         raw_ids = {raw: name for raw, name in found_ids.items() if not is_pseudonym(raw)}
         people = replace(people, raw_ids={**people.raw_ids, **raw_ids})
         hits, named = _search(files, folders, people, column)
-        named |= {*found_ids.values()}
-        named |= {entry["annotator"] for rows in theirs.values() for entry in rows.table.dropped}
+        of_rows_left_out = itertools.chain(*(rows.table.dropped for rows in theirs.values()))
+        named |= {*found_ids.values(), *(entry["annotator"] for entry in of_rows_left_out)}
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
@@ -254,19 +251,24 @@ def forget(
         found += [trace for folder in folders for trace in _policies(folder, learned)]
         found += _summaries({path.parent for path in files} if named else ())
         if not dry_run:
-            for step in steps:
-                step.carry_out()
-            for path in (path for path in tables if _is_ours(path) and not checksum_file(path).exists()):
-                write_checksum(path)  # an earlier call was killed before it wrote the checksum
+            _carry_out(steps, tables)
             hits, _ = _search(files, folders, people, column)
         done = {trace.path for trace in found} if dry_run else set()
-    is_known = bool(named)  # if an annotator was found, an id in a text is assumed to mean the annotator
+    # if an annotator was found, an id in a text is assumed to mean the annotator
     found += [
-        replace(trace, is_sure=trace.is_sure or is_known)
+        replace(trace, is_sure=trace.is_sure or bool(named))
         for path, trace in hits.items()
         if not _is_below(path, done)
     ]
     return list({(os.path.realpath(trace.path), trace.what): trace for trace in found}.values())
+
+
+def _carry_out(steps: Iterable[_Step], tables: Iterable[Path]) -> None:
+    for step in steps:
+        step.carry_out()
+    for path in tables:
+        if _is_ours(path) and not checksum_file(path).exists():
+            write_checksum(path)  # an earlier call was killed before it wrote the checksum
 
 
 def _require_everybody(people: People, named: Collection[str]) -> None:
@@ -295,7 +297,7 @@ def _beside_runs(runs: Sequence[Path]) -> list[Path]:
         for place in (run, *run.parents)
         if place.name
     ]
-    return [*anchors, *(_existing(path) for path in thetas if path.exists())]
+    return [*anchors, *(_existing(path, path.is_dir()) for path in thetas if path.exists())]
 
 
 def is_recorded(path: Path) -> bool:
@@ -304,8 +306,14 @@ def is_recorded(path: Path) -> bool:
     return record.is_file() and json.dumps(path.name) in record.read_text("utf-8")
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def _existing(path: str | os.PathLike[str], is_folder: bool) -> Path:
     path = Path(path)
+    if is_folder and path.is_file():
+        raise ConfigError(
+            f"{path} is a file, but an audit or a run is a folder; name a table with --data"
+        )
+    if not is_folder and path.is_dir():
+        raise ConfigError(f"{path} is a folder, but a state of badpo watch is a file")
     if path.name in ("", ".."):  # relative paths such as "." have no name and thus no neighbours
         path = Path(os.path.abspath(path))
     # a missing path is not an error if an earlier call of badpo forget removed it
@@ -400,9 +408,7 @@ def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
         yield _Step([Trace(path, counted(n, "judgment") + left_out)], write)
 
 
-def _write_parquet(
-    path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
-) -> None:
+def _write_parquet(path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Dropped]) -> None:
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
     # an Arrow dictionary still contains the values of removed rows, so columns are written without Arrow's schema
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)

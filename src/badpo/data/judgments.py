@@ -166,35 +166,17 @@ class Judgments:
         declared = as_attributes(attributes)
         pairs = [attribute.columns for attribute in declared if attribute.columns is not None]
         request = Request(
-            columns or {},
-            winners or {},
-            keep,
-            pairs,
-            annotators_missing,
-            repeated,
-            bad_rows,
-            layout,
+            columns or {}, winners or {}, keep, pairs, annotators_missing, repeated, bad_rows, layout
         )
-        read = read_votes(source, request)
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
-        ties = cls._without_attributes(read.ties, name, None) if read.ties else None
-        return cls._without_attributes(read, name, ties).with_attributes(declared)
+        return cls._without_attributes(read_votes(source, request), name).with_attributes(declared)
 
     @classmethod
-    def _without_attributes(cls, read: VotesRead, source: str, ties: Judgments | None) -> Judgments:
-        return cls(
-            comparisons=read.comparisons,
-            votes=read.votes,
-            annotators=read.annotators,
-            attributes=(),
-            delta=np.empty(0),
-            missing=np.empty(0, dtype=bool),
-            dropped=read.dropped,
-            findings=read.findings,
-            has_identities=read.has_identities,
-            source=source,
-            ties=ties,
-        )
+    def _without_attributes(cls, read: VotesRead, source: str) -> Judgments:
+        ties = None if read.ties is None else cls._without_attributes(read.ties, source)
+        delta, missing = np.empty(0), np.empty(0, dtype=bool)
+        fields = {**vars(read), "ties": ties}
+        return cls(attributes=(), delta=delta, missing=missing, source=source, **fields)
 
     def with_attributes(self, attributes: Attributes) -> Judgments:
         """Return the same votes with the given attributes instead of the current attributes.

@@ -19,6 +19,7 @@ from badpo.data.cells import (
     OTHER_NAMES,
     OVERALL,
     THINGS,
+    Cell,
     Findings,
     Groups,
     Table,
@@ -39,7 +40,6 @@ from badpo.data.cells import (
     holds_texts,
     ids_in,
     is_chat,
-    is_message,
     likely_annotators,
     most_alike,
     require_size,
@@ -48,7 +48,6 @@ from badpo.data.cells import (
 from badpo.data.nesting import flatten
 from badpo.data.problems import LISTED, Correction, DataError, Problem, counted, did_you_mean, listed
 from badpo.data.reshaping import (
-    Recognised,
     best_beside_others,
     find_answers,
     find_judges,
@@ -157,41 +156,33 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
     """
     frame = _rows_with_answers(table.frame, theirs)
     fix = _propose_columns(frame, theirs, missing)
-    columns = fix.get("columns", {})
-    proposed = [name for name in columns.values() if name is not None]
-    written = alike(missing, [name for name in frame if name not in theirs.values()])
-    hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
+    proposed = [name for name in fix.get("columns", {}).values() if name is not None]
     free = [name for name in frame if name not in theirs.values()]
-    votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
+    written = alike(missing, free)
     quoted = list_columns(frame, [*theirs.values(), *proposed, *written.values()])
-    known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
-    what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
-    remedy = "name the columns prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
-    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
+    where = f"{table.name}, found: {quoted}"
     lengths = [
         pair
         for pair in [*columns_of_sides(free), *columns_of_outcomes(free)]
         if has_word(pair[0], _LENGTHS)
     ]
-    if lengths and not texts and "prompt" in missing:
+    if lengths and "prompt" in missing and not _votes_and_texts(frame, free)[1]:
         what = (
             f"columns missing: {', '.join(missing)}; {' and '.join(lengths[0])} hold lengths, none texts"
         )
         remedy = "write a table in which each response is a placeholder text of the response's length"
-        where = f"{table.name}, found: {quoted}"
         return Problem("E101", what, where, remedy, len(missing), lengths=lengths[0])
-    where = f"{table.name}, found: {quoted}"
-    if trees := [name for name in frame if frame[name].map(_is_tree_of_messages).any()]:
-        what = f'columns missing: {", ".join(missing)}; column "{trees[0]}" holds trees of chat messages'
-        remedy = "write one row for each vote with the columns prompt, response_a, response_b, winner, annotator; "
-        remedy += "the two responses are messages below the same message"
-        return Problem("E101", what, where, remedy, len(missing))
+    hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
+    known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
+    what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
+    remedy = "name the columns prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
 
 
-def _is_tree_of_messages(cell: object) -> bool:
-    """Return whether a cell maps ids to chat messages, as in exports of chat programs."""
-    return isinstance(cell, dict) and len(cell) > 1 and all(map(is_message, cell.values()))
+def _votes_and_texts(frame: pd.DataFrame, free: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that hold several labels of votes, and the columns that hold texts."""
+    votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
+    return votes, [name for name in free if name not in votes and holds_texts(frame[name])]
 
 
 def _rows_with_answers(frame: pd.DataFrame, theirs: Mapping[str, str]) -> pd.DataFrame:
@@ -211,6 +202,45 @@ def _propose_columns(
     ticks whose names differ only in the side are proposed as the ratings of the two answers. If no two columns rate the
     answers, the column that shows most clearly which side was preferred is proposed as the vote column.
     """
+    columns, labels = _propose_texts(frame, theirs, missing)
+    names = {ours: name for ours, name in columns.items() if name is not None}
+    fix: Correction = {"columns": columns} if columns else {}
+    if missing[-1] in (*PAIR, *columns):
+        return fix
+    sides, free = {**theirs, **names}, [name for name in frame if name not in theirs.values()]
+    free = [name for name in free if name not in columns.values()]
+    compared = [pair for pair in columns_of_sides(free) if compare_answers(frame, pair)]
+    frame = _rows_with_answers(frame, sides)
+    best = clearest_votes(frame, labels, sides)
+    others = [name for name in labels if name not in best]
+    is_clearer = best != [] and clearness_of_votes(frame, best[0], sides) >= NAMES_SIDES
+    has_no_people = "annotator" not in theirs
+    if has_no_people and find_pairs_of_annotators(frame, free):
+        fix["layout"] = "wide"
+    elif compared and (not is_clearer or {*best} <= {*compared[0]}):
+        overall = [pair for pair in compared if has_word(pair[0], OVERALL)]
+        fix["columns"] = columns | rated_pair(*[*overall, *compared][0])
+    elif (
+        len(best) > 1 and has_no_people and not any(map(is_called_like_people, others))
+    ) or _is_of_one_person(frame, best, others, theirs):
+        fix["layout"] = "wide"
+    elif len(best) == 1:
+        rating = "rank" if which_wins(best[0]) == "low" else "rating"
+        ours = rating if missing[-1] == "rating" else "winner"
+        fix["columns"] = columns | {ours: best[0]}
+        if LOST & {*folded(best[0]).split("_")}:
+            known = {label: side_of(label) for label in few_labels(frame[best[0]])}
+            fix["winners"] = {label: TURNED[side[0]] for label, side in known.items() if side}
+    return fix
+
+
+def _propose_texts(
+    frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]
+) -> tuple[dict[str, str | None], list[str]]:
+    """Return options for missing columns that have similar names or hold texts, and the columns that hold no texts.
+
+    If the table has no prompts, the options say that no column holds prompts.
+    """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
     # if the table has three or more vote columns, propose none of the columns that share their labels
@@ -220,15 +250,14 @@ def _propose_columns(
         ours: own for ours, own in columns.items() if ours not in PAIR[1:] or holds_texts(frame[own])
     }
     free = [name for name in free if name not in columns.values()]
-    pairs = columns_of_sides(free)
     lacks = [ours for ours in PAIR if ours in missing and ours not in columns]
+    pairs = columns_of_sides(free)
     of_texts = [pair for pair in pairs if all(holds_texts(frame[name]) for name in pair)]
     if {*PAIR[1:]} <= {*lacks} and len(of_texts) == 1:
         columns |= dict(zip(PAIR[1:], of_texts[0], strict=True))
         lacks = [ours for ours in lacks if ours not in columns]
-    free = [name for name in free if name not in columns.values()]
-    votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
-    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
+        free = [name for name in free if name not in columns.values()]
+    votes, texts = _votes_and_texts(frame, free)
     if "winner" in missing and {*PAIR[1:]} <= {*theirs, *columns}:
         # a text column in which a judge states the preferred side holds votes, not prompts or answers
         texts = [name for name in texts if clearness_of_votes(frame, name, {}) < NAMES_SIDES]
@@ -239,44 +268,15 @@ def _propose_columns(
         many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
         many = [name for name in many if not are_no_votes(name, frame[name])]
         texts = [*many[:1], *texts]
-    if lacks == ["prompt"] and texts:
+    if lacks == ["prompt"]:
         # the first text column holds the prompts, because a column of remarks usually follows the answers
-        texts = texts[:1]
-    if lacks == ["prompt"] and not texts:
-        texts = _ids_of_comparisons(frame, {**theirs, **columns}, free)[:1]
-    has_no_prompts = lacks == ["prompt"] and not texts and "response_b" in {*theirs, *columns}
+        texts = texts[:1] or _ids_of_comparisons(frame, {**theirs, **columns}, free)[:1]
+    labels = [name for name in free if name not in texts]
     if len(lacks) == len(texts):
         columns |= dict(zip(lacks, texts, strict=True))
-    fix: Correction = {"columns": columns} if columns else {}
-    if missing[-1] not in (*PAIR, *columns):
-        sides = {**theirs, **columns}
-        compared = [pair for pair in pairs if compare_answers(frame, pair)]
-        labels = [name for name in free if name not in texts]
-        frame = _rows_with_answers(frame, sides)
-        best = clearest_votes(frame, labels, sides)
-        is_clearer = best != [] and clearness_of_votes(frame, best[0], sides) >= NAMES_SIDES
-        if "annotator" not in theirs and find_pairs_of_annotators(frame, free):
-            fix["layout"] = "wide"
-        elif compared and (not is_clearer or {*best} <= {*compared[0]}):
-            overall = [pair for pair in compared if has_word(pair[0], OVERALL)]
-            columns |= rated_pair(*[*overall, *compared][0])
-            fix["columns"] = columns
-        elif (
-            len(best) > 1
-            and "annotator" not in theirs
-            and not any(is_called_like_people(name) for name in labels if name not in best)
-        ) or _is_of_one_person(frame, best, [name for name in labels if name not in best], theirs):
-            fix["layout"] = "wide"
-        elif len(best) == 1:
-            rating = "rank" if which_wins(best[0]) == "low" else "rating"
-            columns[rating if missing[-1] == "rating" else "winner"] = best[0]
-            fix["columns"] = columns
-            if LOST & {*folded(best[0]).split("_")}:
-                known = {label: side_of(label) for label in few_labels(frame[best[0]])}
-                fix["winners"] = {label: TURNED[side[0]] for label, side in known.items() if side}
-    if has_no_prompts:
-        fix["columns"] = {**columns, "prompt": None}
-    return fix
+    if lacks == ["prompt"] and not texts and "response_b" in {*theirs, *columns}:
+        return {**columns, "prompt": None}, labels
+    return {**columns}, labels
 
 
 def rated_pair(a: str, b: str) -> dict[str, str]:
@@ -398,40 +398,44 @@ def recognise(
         raise DataError(problems)
     told = {ours: name for ours, name in columns.items() if name is not None}
     free = [name for name in found if name not in told.values()]
-    table, theirs, answers = _find_columns(table, free, columns, layout)
-    votes = _find_numbered_votes(table, theirs) if layout is None else {}
+    table, answers = _find_columns(table, free, columns, layout)
+    votes = _find_numbered_votes(table) if layout is None else {}
     if not columns.get("annotator") and all("annotator" in vote for vote in votes.values()) and votes:
         what = f"{counted(len(votes), 'pair')} of columns, each with an annotator and a vote"
-        table, theirs = melt_groups(table, theirs, votes, "annotator", what)
-        theirs = {ours: name for ours, name in theirs.items() if columns.get(ours, "") is not None}
+        table = melt_groups(table, votes, "annotator", what)
+        table = table.without(*(ours for ours, name in columns.items() if name is None))
         votes = {}
-    if layout is None and "annotator" not in {*theirs, *columns}:
-        table, theirs = _find_annotators(table, theirs)
+    if layout is None and "annotator" not in {*table.theirs, *columns}:
+        table = _find_annotators(table)
     if layout == "wide":
-        table, theirs = _melt_annotators(table, theirs, people)
-        if "response" in theirs:
-            number = theirs.pop("winner")
-            theirs["rank" if number.startswith("rank") else "rating"] = number
+        table = _melt_annotators(table, people)
     elif answers and "response_a" not in told:
-        others = [name for name in table.frame if name not in answers.values()]
-        rankings = {name: {"ranking": name} for name in others if holds_rankings(table.frame[name])}
-        if "annotator" not in theirs and (judges := find_judges(table.frame, answers)):
-            what = f"{counted(len(judges), 'judge')} of every answer"
-            table, theirs = melt_groups(table, theirs, judges, "annotator", what)
-            theirs = {ours: name for ours, name in theirs.items() if ours in (*KNOWN, *MODELS)}
-        elif "annotator" not in theirs and len(rankings) > 1:
-            what = f"{counted(len(rankings), 'column')} of rankings, one for each annotator"
-            table, theirs = melt_groups(table, theirs, rankings, "annotator", what)
-            theirs.pop("ranking")
-        table, theirs = best_beside_others(table, theirs, answers)
-    elif "annotator" in theirs and votes:
+        table = _melt_judges(table, answers) if "annotator" not in table.theirs else table
+        table = best_beside_others(table, answers)
+    elif "annotator" in table.theirs and votes:
         what = f"{' and '.join(votes)}: each column holds a vote of the row's annotator"
-        theirs = {ours: name for ours, name in theirs.items() if ours != "judgment_id"}
         games = {name: {"winner": name} for name in votes}
-        table, theirs = melt_groups(table, theirs, games, "game", what)
+        table = melt_groups(table.without("judgment_id"), games, "game", what)
     if columns.get("prompt", "") is None:
-        table, theirs = _without_prompts(table, theirs)
-    return _in_rows(table, theirs, told, layout)
+        table = _without_prompts(table)
+    return _in_rows(table, told, layout)
+
+
+def _melt_judges(table: Table, answers: Mapping[str, str]) -> Table:
+    """If several judges rated or ranked three or more answers, return a table with a row for each judge."""
+    others = [name for name in table.frame if name not in answers.values()]
+    rankings = {name: {"ranking": name} for name in others if holds_rankings(table.frame[name])}
+    if judges := find_judges(table.frame, answers):
+        table = melt_groups(
+            table, judges, "annotator", f"{counted(len(judges), 'judge')} of every answer"
+        )
+    elif len(rankings) > 1:
+        what = f"{counted(len(rankings), 'column')} of rankings, one for each annotator"
+        table = melt_groups(table, rankings, "annotator", what)
+    else:
+        return table
+    known = (*KNOWN, *MODELS)
+    return table.reading({ours: name for ours, name in table.theirs.items() if ours in known})
 
 
 def _with_distinct_names(table: Table) -> Table:
@@ -454,8 +458,8 @@ def _with_distinct_names(table: Table) -> Table:
 
 def _find_columns(
     table: Table, free: Sequence[str], columns: Mapping[str, str | None], layout: str | None
-) -> tuple[Table, dict[str, str], dict[str, str]]:
-    """Return the table, a dict from badpo's column names to its columns, and the columns of three or more answers.
+) -> tuple[Table, dict[str, str]]:
+    """Return the table with the recognised columns, and the columns of three or more answers.
 
     The returned table has a notice (N103) that lists the recognised columns.
     """
@@ -467,12 +471,6 @@ def _find_columns(
     if len(labels) == 1 < len(table.frame) and side_of(labels[0]) is None:
         # a column that has the same label in every row and names no side does not hold votes
         theirs = told | columns_named([name for name in free if name != winner], wanted)
-    answered = [theirs[ours] for ours in (*PAIR[1:], "chosen") if ours in theirs]
-    if answered and "prompt" in theirs and "prompt" not in told:
-        # ignore a prompt column that is empty in nearly all rows with answers
-        has_answers = table.frame[answered].notna().any(axis=1)
-        if table.frame[theirs["prompt"]][has_answers].isna().mean() > NEARLY_ALL:
-            del theirs["prompt"]
     if "chosen" in theirs and "winner" not in theirs:
         # "chosen" may hold the label of the preferred answer instead of its text
         is_beside = {*PAIR[1:]} <= {*theirs} and are_votes(table.frame[theirs["chosen"]])
@@ -515,46 +513,48 @@ def _find_columns(
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = table.noted("N103", f"columns read: {pairs}", "name one where another is meant")
-    return table, theirs, answers
+    return table.reading(theirs), answers
 
 
-def _find_annotators(table: Table, theirs: dict[str, str]) -> Recognised:
-    """Find the column that very likely names the annotators; return the table and its columns, with this column if any.
+def _find_annotators(table: Table) -> Table:
+    """If a column very likely names the annotators, return the table with this column as its annotators.
 
     The annotator column is recognised by its content or its name. The returned table has a notice (N103) that names the
     column.
     """
+    has_texts = not {"response_a", "response", "chosen"}.isdisjoint(table.theirs)
     beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
-    has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
-    likely = likely_annotators(_renamed(beginning, theirs)) if has_texts else []
+    likely = likely_annotators(_renamed(beginning)) if has_texts else []
     if not likely:
-        return table, theirs
+        return table
     what = f'annotators read from column "{likely[0]}", which was recognised by its name or its content'
     fix: Correction = {"columns": {"annotator": None}}
     table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
-    return table, theirs | {"annotator": likely[0]}
+    return table.reading({**table.theirs, "annotator": likely[0]})
 
 
-def _without_prompts(table: Table, theirs: dict[str, str]) -> Recognised:
-    """Return the table with an empty prompt in each row, and its columns.
+def _without_prompts(table: Table) -> Table:
+    """Return the table with an empty prompt in each row.
 
     The table stays unchanged if the prompts are the common beginnings of two conversations.
     """
-    first = theirs.get("response_a", theirs.get("chosen"))
+    first = table.theirs.get("response_a", table.theirs.get("chosen"))
     if first is None or table.frame[first].map(_is_conversation).mean() >= NEARLY_ALL:
-        return table, theirs
-    return replace(table, frame=table.frame.assign(prompt="")), {**theirs, "prompt": "prompt"}
+        return table
+    table = table.reading({**table.theirs, "prompt": "prompt"})
+    return replace(table, frame=table.frame.assign(prompt=""))
 
 
-def _is_conversation(cell: object) -> bool:
+def _is_conversation(cell: Cell) -> bool:
     return is_chat(cell) or (isinstance(cell, str) and ANSWERS_HERE in cell)
 
 
-def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layout: str | None) -> Table:
+def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table:
     """Return the table with one row for each vote, read in the layout for which the fewest columns are missing.
 
     If a column is missing, a `DataError` lists the missing columns.
     """
+    theirs = table.theirs
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
     # if the answers are conversations, no prompt column is needed, because the prompt is their shared beginning
@@ -578,25 +578,27 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
         raise DataError([report_missing(table, theirs, lacks[kind])])
-    table = _filled_down(table, theirs)
+    table = _filled_down(table.reading(theirs))
     table = _without_empty_rows(table, [theirs[ours] for ours in REQUIRED[kind] if ours in TEXTS])
     turned: Correction = {}
     if kind in ("rated answers", "ranked answers"):
         number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
         # in the wide layout, each annotator has a column, so no single column can be mapped to the ratings or ranks
         turned = {} if layout == "wide" else {"columns": {other: theirs[number]}}
-        table, theirs = _answers_beside(table, theirs, number)
-        kind = f"{number}s"
+        table, kind = _answers_beside(table, number), f"{number}s"
     if kind == "counts":
-        table, theirs = _one_row_a_vote(table, theirs)
+        table = _one_row_a_vote(table)
     elif kind in ("ratings", "ranks"):
-        table, theirs = _compared(table, theirs, REQUIRED[kind][-2:], turned)
+        table = _compared(table, REQUIRED[kind][-2:], turned)
     elif kind == "rating":
-        theirs = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
+        names = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
+        table = table.reading(names)
     kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
-    if "prompt" in theirs and np.isfinite(as_numbers(prompts := table.frame[theirs["prompt"]])).all():
-        table = replace(table, frame=table.frame.assign(**{theirs["prompt"]: as_ids(prompts)}))
-    return _with_flags(_with_names_of_places(replace(_renamed(table, theirs), kind=kind)))
+    prompt = table.theirs.get("prompt")
+    if prompt is not None and np.isfinite(as_numbers(table.frame[prompt])).all():
+        prompts = as_ids(table.frame[prompt])
+        table = replace(table, frame=table.frame.assign(**{prompt: prompts}))
+    return _with_flags(_with_names_of_places(replace(_renamed(table), kind=kind)))
 
 
 def _with_flags(table: Table) -> Table:
@@ -699,13 +701,13 @@ def _with_names_of_places(table: Table) -> Table:
     return table
 
 
-def _filled_down(table: Table, theirs: Mapping[str, str]) -> Table:
+def _filled_down(table: Table) -> Table:
     """If merged cells in the file left texts empty, fill these texts from the row above; return the table.
 
     The table stays unchanged unless each row has an annotator and a label, each label also occurs in a row with texts,
     and no annotator has two votes on the same texts.
     """
-    frame = table.frame
+    frame, theirs = table.frame, table.theirs
     texts = [theirs[ours] for ours in PAIR if ours in theirs]
     votes = [theirs[ours] for ours in ("annotator", "winner") if ours in theirs]
     is_empty = frame[texts].isna().all(axis=1)
@@ -732,20 +734,19 @@ def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
     at = np.flatnonzero(is_empty)
     rows = listed([table.row_name(row) for row in at[:LISTED]], len(at))
     what = f"{counted(len(at), 'row')} without answers left out: {rows}"
-    entry = {"reason": "no answers", "annotator": "unknown", "n": len(at)}
-    table = replace(table, dropped=(*table.dropped, entry))
-    return table.with_rows(table.frame[~is_empty]).noted("N106", what)
+    return table.dropping("no answers", len(at)).with_rows(table.frame[~is_empty]).noted("N106", what)
 
 
-def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
+def _renamed(table: Table) -> Table:
     """Return the table with badpo's names for the recognised columns."""
+    theirs = table.theirs
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
-    return replace(table, frame=used, theirs=theirs)
+    return replace(table, frame=used)
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------
-# The following functions return a table with one row for each vote, and a mapping from badpo's names to its columns.
+# The following functions return a table with one row for each vote.
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -757,13 +758,13 @@ def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
     return kinds
 
 
-def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
+def _find_numbered_votes(table: Table) -> Groups:
     """Return the vote columns whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
     If each vote column has an annotator column with the same number in its name (such as ``rater_1`` for ``vote_1``),
     the result contains the annotator column for each vote.
     """
-    frame, people, votes = table.frame, [], []
+    frame, theirs, people, votes = table.frame, table.theirs, [], []
     for kind, of in _group_by_number(frame).items():
         if columns_named([kind], ["annotator"]):
             people.append(of)
@@ -783,21 +784,18 @@ def _find_numbered_votes(table: Table, theirs: Mapping[str, str]) -> Groups:
     return {name: {"winner": name} for name in games}
 
 
-def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[str]) -> Recognised:
+def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
     """Convert a table in which each annotator has a column to a table with a row for each vote.
 
     The annotators' columns are ``people`` or, by default, the label columns that are most alike.
     """
     new = ["annotator", "winner"]
-    frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
-    table, theirs = (
-        replace(table, frame=frame),
-        {ours: name for ours, name in theirs.items() if ours not in (*new, *ANSWERS)},
-    )
-    free = [name for name in frame if name not in theirs.values()]
+    old = [table.theirs[ours] for ours in new if ours in table.theirs]
+    table = replace(table, frame=table.frame.drop(columns=old)).without(*new, *ANSWERS)
+    frame, free = table.frame, [name for name in table.frame if name not in table.theirs.values()]
     if not people and (pairs := find_pairs_of_annotators(frame, free)):
         what = f"{counted(len(pairs), 'pair')} of columns, one for each annotator"
-        return melt_groups(table, theirs, pairs, "annotator", what)
+        return melt_groups(table, pairs, "annotator", what)
     people, are_told = people or columns_of_votes(frame, free), bool(people)
     if not people:
         what = "no column holds the votes of one annotator (labels of a side, or ratings)"
@@ -819,12 +817,18 @@ def _melt_annotators(table: Table, theirs: Mapping[str, str], people: Sequence[s
     if n_others:
         what += f" ({counted(n_others, 'further column')} with other labels or names not read)"
     groups = {without_legend(name): {label: name} for name in people}
-    table, kept = melt_groups(table, theirs, groups, "annotator", what)
-    return table, {"winner" if ours == label else ours: name for ours, name in kept.items()}
+    table = melt_groups(table, groups, "annotator", what)
+    ours_of_label = "winner"
+    if "response" in table.theirs:
+        ours_of_label = "rank" if label.startswith("rank") else "rating"
+    return table.reading(
+        {ours_of_label if ours == label else ours: name for ours, name in table.theirs.items()}
+    )
 
 
-def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
+def _one_row_a_vote(table: Table) -> Table:
     """Convert counts of the votes for each side to a table with a row for each vote, without annotators."""
+    theirs = table.theirs
     sides = {name.removeprefix("votes_"): theirs[name] for name in ANSWERS[-3:] if name in theirs}
     cells = {side: table.frame[name] for side, name in sides.items()}
     # a tick counts as one vote
@@ -842,18 +846,16 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> Recognised:
     rows, winner = (each.index.repeat(each).get_level_values(level) for level in (0, 1))
     votes = table.frame.drop(columns=[*sides.values()]).loc[rows].assign(winner=winner.astype(object))
     what = f"counts of votes: {counted(len(votes), 'vote')} from {counted(len(counts), 'row')}"
-    return spread(table, votes, theirs, ["winner"], what)
+    return spread(table, votes, ["winner"], what)
 
 
-def _compared(
-    table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Correction
-) -> Recognised:
+def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
     """Return the table with a winner for the two ratings or ranks of each row.
 
     The higher rating or the lower rank wins, and equal numbers are a tie. If one of the two numbers is missing, the row
     has no winner.
     """
-    names = [theirs[ours] for ours in sides]
+    names = [table.theirs[ours] for ours in sides]
     a, b = (as_ratings(table.frame[name]) for name in names)
     if {*a[np.isfinite(a)], *b[np.isfinite(b)]} <= {0.0, 1.0}:
         # if one of the two columns has a tick, an empty cell of the other column in the same row means "not preferred"
@@ -868,8 +870,7 @@ def _compared(
         turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
     table = replace(table, frame=table.frame.assign(winner=winner))
     table = table.noted("N107", what, "if it is the other way round", turned)
-    kept = {ours: name for ours, name in theirs.items() if ours not in sides}
-    return table, kept | {"winner": "winner"}
+    return table.reading({**table.without(*sides).theirs, "winner": "winner"})
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -892,14 +893,14 @@ def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.Da
     return keys, ""
 
 
-def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Recognised:
+def _answers_beside(table: Table, number: str) -> Table:
     """Make a table of pairs of answers from a table with one answer and its rating or rank in each row.
 
     The answers to a prompt are sorted by their first appearance in the table, so that all annotators compare the same
     pairs, and each answer is compared with the next answer. The table does not contain all k (k - 1) / 2 pairs of k
     answers, because an annotator's k numbers are not k (k - 1) / 2 independent votes.
     """
-    frame = table.frame
+    frame, theirs = table.frame, table.theirs
     places = as_ratings(frame[theirs[number]])
     who = {name: ids_in(frame[theirs[name]]) for name in ("prompt_id", "annotator") if name in theirs}
     texts = {name: frame[theirs[name]].map(cell_key) for name in ("prompt", "response")}
@@ -909,7 +910,7 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
         keys, left_out = _with_repeats_apart(keys, frame.drop(columns=[*theirs.values()]))
     of_one = [name for name in keys if name != "response"]
     if "annotator" not in theirs and keys.duplicated().any():
-        like = unused_columns(replace(table, theirs={own: own for own in theirs.values()}))
+        like = unused_columns(table.reading({own: own for own in theirs.values()}))
         what = "some answers are rated more than once, but no column names the annotators"
         fix: Correction = {"columns": {"annotator": like[0]}} if like else {}
         raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
@@ -931,7 +932,6 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
         for name in new
         for side, rows in (("a", first), ("b", second))
     }
-    left = {ours: own for ours, own in theirs.items() if ours not in ("judgment_id", "comparison_id")}
     votes = frame.drop(columns=[*new.values()]).iloc[first].assign(**sides)
     n = int(np.isnan(places).sum())
     sizes = np.bincount(group)
@@ -942,4 +942,4 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> Rec
         + (f"; {counted(n, 'row')} without a number left out" if n else "")
         + left_out
     )
-    return spread(table, votes, left, [*sides], what)
+    return spread(table.without("judgment_id", "comparison_id"), votes, sides, what)

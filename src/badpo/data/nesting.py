@@ -4,15 +4,27 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from badpo.data.cells import Table, as_objects, is_chat, is_message, parsed, require_size
-from badpo.data.problems import Json, counted
+from badpo.data.cells import (
+    MANY_ROWS,
+    NEARLY_ALL,
+    Cell,
+    Objects,
+    Record,
+    Table,
+    are_objects,
+    as_objects,
+    is_chat,
+    is_message,
+    parsed,
+    require_size,
+)
+from badpo.data.problems import counted
 from badpo.data.vocabulary import (
     ANSWER,
     OF_TEXTS,
@@ -26,6 +38,8 @@ from badpo.data.vocabulary import (
     side_of,
 )
 
+Parts = dict[str, list[Cell]]  # names and cells of the columns into which a column is split
+
 _DEEPEST = 12  # levels of objects and lists
 _NUMBERS = "rank|rating|score"  # numbers of which a cell may hold a list
 _LISTED = f"{ANSWER}|{_NUMBERS}"  # values of which a cell may hold a list
@@ -34,10 +48,8 @@ _MOST_NAMES = 12  # largest number of distinct names of the values in lists
 _FEW_CELLS = 0.02  # share of filled cells below which the keys of objects do not become columns
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
 _LONGEST_LIST = 10_000  # characters of a list that is stored as text
-_MANY_ROWS, _NEARLY_ALL = 1000, 0.9
 _SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
 _VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[,;|\n]|$)")
-_TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?)\s*")
 
 
 # -- cells -----------------------------------------------------------------------------------------------------
@@ -57,7 +69,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     if not isinstance(first, str):
         return column
     if first.lstrip()[:1] not in ("[", "{"):
-        return _opened_text(name, column, first)
+        return _opened_text(column, first)
     value = parsed(first)
     is_dialogue = is_chat(_without_arrays(value))
     # an answer column in JSON is not parsed unless the JSON objects are a judge's votes
@@ -80,20 +92,17 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     return values if values.notna().equals(column.notna()) else column
 
 
-def _join_turns(cell: Any) -> str | None:
+def _join_turns(cell: Cell) -> str | None:
     """Join the turns in a text such as ``["Why?", "Because."]``; return None for other cells."""
     turns = parsed(cell) if isinstance(cell, str) else None
-    if (
-        not isinstance(turns, list)
-        or not turns
-        or not all(isinstance(turn, str | None) for turn in turns)
-    ):
+    if not isinstance(turns, list) or not turns:
         return None
-    return "\n\n".join(filter(None, turns))
+    are_turns = all(isinstance(turn, str | None) for turn in turns)
+    return "\n\n".join(str(turn) for turn in turns if turn) if are_turns else None
 
 
-def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
-    """Return a column with texts such as ``Ann=A; Ben=B`` as objects, and with ratings such as ``8 7`` as lists."""
+def _opened_text(column: pd.Series, first: str) -> pd.Series:
+    """Return a column with texts such as ``Ann=A; Ben=B`` as objects; return any other column unchanged."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column
@@ -106,33 +115,28 @@ def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
             lambda cell: re.findall(r"\s*+([^:=,;|\n]{1,200}+)[:=]\s*+([^:=,;|\n]{1,200}+)", str(cell))
         )
         return pairs.map(lambda found: {who: vote.strip() for who, vote in found}).reindex(column.index)
-    two = (
-        cells.map(lambda cell: _TWO_NUMBERS.fullmatch(str(cell)))
-        if _TWO_NUMBERS.fullmatch(first)
-        else cells[:0]
-    )
-    if re.fullmatch("ratings?|scores?", folded(name)) and len(two) and two.notna().all():
-        return two.map(lambda found: [*found.groups()]).reindex(column.index)
     return column
 
 
-def _without_arrays(cell: Any) -> Any:
+def _without_arrays(cell: Cell | Objects) -> Cell:
     """Convert the arrays in a cell (as read from parquet) to lists, and pairs (role, text) to chat messages."""
     if isinstance(cell, dict):
         return {key: _without_arrays(value) for key, value in cell.items()}
     if not isinstance(cell, list | np.ndarray):
         return cell
     values = [*map(_without_arrays, cell)]
-    are_turns = len(values) > 0 and all(_is_turn(value) for value in values)
-    if are_turns and len({value[0].casefold() for value in values}) == min(2, len(values)):
-        return [{"role": role.casefold(), "content": text} for role, text in values]
-    return values
+    turns = [*filter(None, map(_as_turn, values))]
+    is_chat_log = len(turns) == len(values) > 0
+    is_chat_log &= len({turn["role"] for turn in turns}) == min(2, len(values))
+    return [*turns] if is_chat_log else values
 
 
-def _is_turn(value: Any) -> bool:
-    """Return whether a value is a list of two elements, a role and a text, as in chat logs."""
-    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-    return is_pair and value[0].casefold() in _ROLES and isinstance(value[1], str | None)
+def _as_turn(value: Cell) -> Record | None:
+    """Return the chat message for a list of a role and a text, as in chat logs; return None for other values."""
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+        return None
+    role, text = value[0].casefold(), value[1]
+    return {"role": role, "content": text} if role in _ROLES and isinstance(text, str | None) else None
 
 
 _ROLES = ("user", "human", "assistant", "system", "gpt", "bot")
@@ -143,7 +147,7 @@ def singular(name: str) -> str:
     return re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
 
 
-def _listed(cell: Any) -> list[Any] | None:
+def _listed(cell: Cell) -> list[Cell] | None:
     """Return a cell as a list if it is a list or a text such as ``["x", "y"]`` or ``x; y``; None for other cells."""
     if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
         text = cell.strip()
@@ -201,9 +205,11 @@ def _with_values_by_id(table: Table) -> Table:
     return replace(table, frame=frame)
 
 
-def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
+def _with_columns(
+    table: Table, parts_of: Callable[[str, list[Cell]], Parts | None]
+) -> pd.DataFrame | None:
     """Return the frame with each nested column replaced with columns of its parts; None if no column is nested."""
-    columns: list[tuple[str, Any]] = []
+    columns: list[tuple[str, pd.Series]] = []
     is_changed = False
     for i, name in enumerate(map(str, table.frame)):
         column = table.frame.iloc[:, i]
@@ -230,10 +236,7 @@ def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
     return frame.set_axis(pd.Index(names, dtype=object), axis=1)
 
 
-Parts = dict[str, list[Any]]
-
-
-def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
+def _parts_of_objects(name: str, cells: list[Cell]) -> Parts | None:
     """Split a column of objects, lists with named values, or one-element lists into several columns.
 
     If the column holds other kinds of cells, the result is None.
@@ -242,7 +245,7 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         contents = [
             cell.get("content", cell.get("value")) if is_message(cell) else cell for cell in cells
         ]
-        are_texts = all(cell is None or isinstance(cell, str) for cell in contents)
+        are_texts = all(isinstance(content, str | None) for content in contents)
         return {name: contents} if are_texts else None
     if any(isinstance(cell, dict) for cell in cells):
         objects = [cell if isinstance(cell, dict) else {} for cell in cells]
@@ -251,87 +254,101 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         keys = Counter(itertools.chain(*objects))
         if _FEW_CELLS * len(keys) * len(cells) > sum(keys.values()):
             return None  # the keys are ids and not names of columns
-        if len(keys) == 1 and (kind := next(iter(keys))).startswith("$"):
-            return {
-                name: [each.get(kind) for each in objects]
-            }  # MongoDB writes the type of a value as its key
-        return {f"{name}.{key}": [each.get(key) for each in objects] for key in keys}
+        is_typed = len(keys) == 1 and min(keys).startswith(
+            "$"
+        )  # MongoDB writes a value's type as its key
+        return {
+            name if is_typed else f"{name}.{key}": [each.get(key) for each in objects] for key in keys
+        }
     lists = [cell for cell in cells if isinstance(cell, list)]
     n_cells = sum(cell is not None for cell in cells)
-    is_one = max(map(len, lists), default=0) == 1 and len(lists) >= _NEARLY_ALL * n_cells
+    is_one = max(map(len, lists), default=0) == 1 and len(lists) >= NEARLY_ALL * n_cells
     if is_one and not like_annotators([name]):
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
+    key = _naming_key(name, [each for each in lists if each])
+    if key is None:
+        return None
+    named: list[Cell] = [
+        {str(one[key]): {part: one[part] for part in one if part != key} for one in cell}
+        if are_objects(cell)
+        else None
+        for cell in cells
+    ]
+    return {name: named}
+
+
+def _naming_key(name: str, lists: Sequence[list[Cell]]) -> str | None:
+    """Return the key under which the objects in the lists of a column have their names.
+
+    If the objects have no names, or if the lists are split by position, the result is None.
+    """
+    records = [each for each in lists if are_objects(each)]
+    if not records or len(records) < len(lists):
+        return None
     is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
-    first = next((one for each in lists for one in each if isinstance(one, dict)), {})
-    others = [] if like_annotators([*map(str, first)]) else [*first]
+    first = records[0][0]
+    others = [] if like_annotators([*first]) else [*first]
     part = next((part for part in ("value", "answer") if part in first), "")
-    is_pair = {*map(len, filter(None, lists))} == {2}
+    is_pair = {*map(len, records)} == {2}
     # in objects such as {"component_id": "prompt", "value": "Why?"}, any key may hold the name of the value
-    has_names = part and not (is_pair and _are_texts(one.get(part) for each in lists for one in each))
+    values = [one.get(part) for each in records for one in each]
+    has_names = part and not (is_pair and _are_texts(values))
     for key in [*_NAMING_KEYS, *others]:
         is_usual = key in _NAMING_KEYS
-        if not _names_values(key, lists) or not (is_usual or has_names or is_pair):
+        if not _names_values(key, records) or not (is_usual or has_names or is_pair):
             continue
         # a list of answers is split by position, unless each answer in the list names its side
         is_answer = is_listed or not (is_usual or has_names)
         is_number = names_vote(key) or re.search(_NUMBERS, folded(key))
-        if not is_answer or (_name_sides(key, lists) and not is_number):
-            return {
-                name: [
-                    {one[key]: {part: one[part] for part in one if part != key} for one in cell}
-                    if isinstance(cell, list)
-                    else None
-                    for cell in cells
-                ]
-            }
+        if not is_answer or (_name_sides(key, records) and not is_number):
+            return key
     return None
 
 
-def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
+def _names_values(key: str, records: Sequence[list[Record]]) -> bool:
     """Return whether each object in the lists has a name under the key ``key``.
 
     The names in a list must be distinct, and every name must occur in at least half of the lists.
     """
-    lists = [each for each in lists if each]
-    if not lists or not all(isinstance(one, dict) for each in lists for one in each):
+    names = [one.get(key) for each in records for one in each]
+    if not all(isinstance(one, str) and len(one) <= _LONGEST_LABEL for one in names):
         return False
-    names = [[one.get(key) for one in each] for each in lists]
-    if not all(isinstance(one, str) and len(one) <= _LONGEST_LABEL for each in names for one in each):
-        return False
-    counts = Counter(itertools.chain(*names))
-    is_distinct = all(len({*each}) == len(each) for each in names)
-    return is_distinct and len(counts) <= _MOST_NAMES and 2 * min(counts.values()) >= len(lists)
+    counts = Counter(names)
+    is_distinct = all(len({one[key] for one in each}) == len(each) for each in records)
+    return is_distinct and len(counts) <= _MOST_NAMES and 2 * min(counts.values()) >= len(records)
 
 
-def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
+def _name_sides(key: str, records: Sequence[list[Record]]) -> bool:
     """Return whether the values under ``key`` are labels of the two sides, or names of columns of both sides."""
-    names = [*dict.fromkeys(one[key] for each in lists for one in each)]
+    names = [*dict.fromkeys(str(one[key]) for each in records for one in each)]
     sides = {(side_of(name) or ("",))[0] for name in names}
     return sides == {"a", "b"} or {*PAIR[1:]} <= {*columns_named(names, PAIR)}
 
 
-def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
+def _votes_by_person(name: str, objects: Sequence[Record]) -> list[Cell] | None:
     """If objects map annotators to their votes, return a list of votes for each object; otherwise return None."""
     counts = Counter(itertools.chain(*objects))
     is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
-    if any(side_of(str(key)) for key in counts):
+    values: list[Cell] = [value for each in objects for value in each.values() if value is not None]
+    if not values or any(map(side_of, map(str, counts))):
         return None
-    values = [value for each in objects for value in each.values() if value is not None]
-    if values and all(isinstance(value, dict) for value in values):
+    if are_objects(values):
         called = is_varied or re.search("vote|annotat|judg", folded(name)) is not None
-        if not called or not all(_holds_side(value) for value in values):
+        if not called or not all(map(_holds_side, values)):
             return None
-        return [
-            [{"annotator": key, **value} for key, value in each.items() if value] for each in objects
-        ]
-    if not values or not is_varied or not all(isinstance(one, str) and side_of(one) for one in values):
+    elif not is_varied or not all(isinstance(one, str) and side_of(one) for one in values):
         return None
     return [
-        [{"annotator": key, "vote": value} for key, value in each.items() if value] for each in objects
+        [
+            {"annotator": key, **(value if isinstance(value, dict) else {"vote": value})}
+            for key, value in each.items()
+            if value
+        ]
+        for each in objects
     ]
 
 
-def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
+def _parts_of_lists(name: str, cells: list[Cell]) -> Parts | None:
     """Split a column of lists of answers, ratings or pairs into numbered columns; return None for other columns."""
     stem = singular(name)
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
@@ -357,7 +374,7 @@ def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
 # -- rows ------------------------------------------------------------------------------------------------------
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: Cell, path: str = "") -> Iterator[tuple[str, Cell]]:
     """Yield each value in nested objects and lists that is neither an object nor a list, together with its path."""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -369,7 +386,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _holds_side(vote: Any) -> bool:
+def _holds_side(vote: Cell) -> bool:
     """Return whether an object holds a word that names a side, or a number for a side under a key such as ``vote``."""
     for path, value in leaves(vote):
         label, is_called = str(value), names_vote(path.rpartition(".")[2])
@@ -385,9 +402,9 @@ def _inner_votes(keys: Sequence[str]) -> dict[str, str]:
     return columns_named(keys, ("winner", "rating"))
 
 
-def _clearness_of_votes(elements: Sequence[Any]) -> int:
+def _clearness_of_votes(elements: list[Cell]) -> int:
     """Return how clearly objects are votes: 2 if all have a side or a rating, 1 if all name annotators, otherwise 0."""
-    if not elements or not all(isinstance(one, dict) for one in elements) or is_message(elements[0]):
+    if not elements or not are_objects(elements) or is_message(elements[0]):
         return 0
     keys = [*map(str, elements[0])]
     paths = [*dict.fromkeys(path for path, _ in leaves(elements[0]))]
@@ -406,9 +423,9 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
     holds lists of votes or of annotators, the result is None. The function uses only columns whose names begin with the
     text in ``inside``.
     """
-    beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
+    beginning = table.frame[:MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
-        name for name, column in beginning.items() if column.map(_listed).notna().mean() >= _NEARLY_ALL
+        name for name, column in beginning.items() if column.map(_listed).notna().mean() >= NEARLY_ALL
     ]
     lists = {name: table.frame[name].map(_listed) for name in names}
     n_of = {name: column.map(len, na_action="ignore") for name, column in lists.items()}
@@ -416,14 +433,8 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
     clearness = {name: _clearness_of_votes(elements[name]) for name in lists}
     best = max(clearness.values(), default=0)
     if best:
-        first, *others = [name for name in lists if clearness[name] == best]
-        keys = [*elements[first][0]]
-        same = [first, *(name for name in others if [*elements[name][0]] == keys)]
-        parts = zip(*(lists[name] for name in same), strict=True)
-        joined = [[*itertools.chain(*filter(None, of))] or None for of in parts]
-        table = replace(table, frame=table.frame.drop(columns=same[1:]))
-        lists[first] = pd.Series(as_objects(joined), table.frame.index)
-        return _exploded(table, {first: lists[first]}, elements[first][0]), f"{first}."
+        name = next(name for name in lists if clearness[name] == best)
+        return _exploded(table, {name: lists[name]}, elements[name][0]), f"{name}."
     for name in like_annotators(map(str, lists)):
         if elements[name] and not any(isinstance(one, dict) for one in elements[name]):
             beside = [other for other in lists if n_of[other].equals(n_of[name])]
@@ -437,12 +448,12 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
     return None
 
 
-def _are_texts(cells: Iterable[Any]) -> bool:
+def _are_texts(cells: Sequence[Cell]) -> bool:
     lengths = [len(cell) for cell in cells if isinstance(cell, str)]
     return bool(lengths) and float(np.median(lengths)) >= _USUAL_TEXT
 
 
-def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -> Table:
+def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Record | None) -> Table:
     """Return a table with a row for each element of lists of equal length.
 
     ``vote`` is the first element if the elements are objects, and otherwise None.
@@ -469,17 +480,14 @@ _TEXT_KEYS = ("text", "content", "body")  # names that do not say of what they a
 _MOST_LISTS = 10  # largest number of lists in a file that are joined
 
 
-def records_in(value: Any) -> list[Json] | None:
+def records_in(value: Cell) -> list[Record] | None:
     """Return the objects in a list, or in a mapping from ids to objects; None for any other value."""
-    if isinstance(value, list):
-        return value if value and all(isinstance(one, dict) for one in value) else None
-    is_keyed = isinstance(value, dict) and len(value) > 1
-    if is_keyed and all(isinstance(one, dict) for one in value.values()):
-        return [{"id": key, **one} for key, one in value.items()]
-    return None
+    if isinstance(value, dict) and len(value) > 1 and are_objects([*value.values()]):
+        return [{"id": key, **one} for key, one in value.items() if isinstance(one, dict)]
+    return value if value and are_objects(value) else None
 
 
-def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], list[Json]]:
+def joined_records(tables: Mapping[str, list[Record]]) -> dict[tuple[str, ...], list[Record]]:
     """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
     Each key of the result names the lists that were joined, and the value is the joined list. An object that describes
@@ -493,7 +501,11 @@ def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], li
     while is_joined:
         is_joined = False
         # try lists of votes first: badpo adds the fields of a pair to each vote, never the fields of a vote to a pair
-        pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
+        are_votes = {
+            name: bool(columns_named([*records[0]], ("winner", "annotator")))
+            for name, records in left.items()
+        }
+        pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not are_votes[pair[0]])
         for name, other in pairs:
             others_nouns = {*nouns.values()} - {nouns[other]}
             if joined := _joined_pair(left[name], left[other], nouns[other], others_nouns):
@@ -504,11 +516,9 @@ def joined_records(tables: Mapping[str, list[Json]]) -> dict[tuple[str, ...], li
     return {(*used[name],): records for name, records in left.items()}
 
 
-def _hold_votes(records: Sequence[Json]) -> bool:
-    return bool(columns_named([*records[0]], ("winner", "annotator")))
-
-
-def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collection[str]) -> list[Json]:
+def _joined_pair(
+    rows: list[Record], others: list[Record], noun: str, nouns: Collection[str]
+) -> list[Record]:
     """Add to each row the fields of the objects in ``others`` that the row references by id; return the rows.
 
     If a row references no object, the result is empty. The id column has the same name in both lists, or a name such as
@@ -544,7 +554,7 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str, nouns: Collect
     return []
 
 
-def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
+def _melted(rows: list[Record], others: list[Record]) -> list[Record]:
     """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
 
     The result is empty unless more than half of the ids in ``others`` are column names. A cell in a comparison's column
@@ -570,7 +580,7 @@ def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
     return []
 
 
-def _values(rows: Sequence[Json], name: str) -> list[str]:
+def _values(rows: Sequence[Record], name: str) -> list[str]:
     return [str(row.get(name)) for row in rows]
 
 
@@ -584,7 +594,7 @@ def _names(column: str, key: str, noun: str) -> bool:
     return is_id and words != ["id"] and (bool(shared) or own == ["id"])
 
 
-def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> Json:
+def _with_fields(row: Record, others: Mapping[str, Record], key: str, noun: str) -> Record:
     """Add to a row the fields of the objects that the row's id columns reference; return the row.
 
     If the row references several objects, fields that differ between the objects get the name of the id column as a
@@ -608,7 +618,7 @@ def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> 
     return fields | row
 
 
-def _beside(records: list[Json]) -> list[Json]:
+def _beside(records: list[Record]) -> list[Record]:
     """Join the two records of each id into one record with the fields of both records.
 
     The result is empty unless every id belongs to exactly two records.
@@ -617,7 +627,7 @@ def _beside(records: list[Json]) -> list[Json]:
         counts = Counter(_values(records, key))
         if len(counts) < 2 or {*counts.values()} != {2}:
             continue
-        pairs: dict[str, list[Json]] = {}
+        pairs: dict[str, list[Record]] = {}
         for record in records:
             pairs.setdefault(str(record[key]), []).append(record)
         names = [name for name in records[0] if name != key]
@@ -636,7 +646,7 @@ def _beside(records: list[Json]) -> list[Json]:
     return []
 
 
-def _opened_records(name: str, records: list[Json]) -> list[Json]:
+def _opened_records(name: str, records: list[Record]) -> list[Record]:
     """If ``records`` contain lists whose elements have keys that end in ``_id``, return one record for each element.
 
     Each inner record gets the fields of its outer record. If there are no lists of inner records, ``records`` is
@@ -644,12 +654,12 @@ def _opened_records(name: str, records: list[Json]) -> list[Json]:
     """
     for key in records[0]:
         lists = [record.get(key) for record in records]
-        inner: list[Json] = next(filter(None, map(records_in, lists)), [{}])
+        inner: list[Record] = next(filter(None, map(records_in, lists)), [{}])
         are_lists = all(isinstance(each, list) and (not each or records_in(each)) for each in lists)
         if are_lists and any(part.endswith("_id") for part in inner[0]):
             return [
                 {f"{singular(name)}_{part}": cell for part, cell in record.items() if part != key} | one
                 for record in records
-                for one in record[key]
+                for one in records_in(record[key]) or ()
             ]
     return records

@@ -16,6 +16,7 @@ TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "d
 EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
 
 Json = dict[str, Any]  # an object of a JSON file, or a part of one
+Messages = list[Json]  # a chat: each message has a role, a content and possibly other fields
 
 
 class Correction(TypedDict, total=False):

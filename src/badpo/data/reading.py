@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -65,7 +65,7 @@ from badpo.data.problems import (
     written_out,
 )
 from badpo.data.reshaping import reshape, with_legends
-from badpo.data.tables import read_table
+from badpo.data.tables import Source, read_table
 from badpo.data.vocabulary import (
     ANSWERS_HERE,
     KNOWN,
@@ -92,7 +92,7 @@ from badpo.data.vocabulary import (
     side_told,
     which_wins,
 )
-from badpo.theory import Ints
+from badpo.theory import Floats, Ints
 
 CHOICES = {
     "annotators_missing": ("error", "drop"),
@@ -157,11 +157,10 @@ class Request:
 
     def with_options(self, options: Correction) -> "Request":
         """Return the request with other options; columns and winners are added to the request's columns and winners."""
-        return Request(
+        return replace(
+            self,
             columns={**self.columns, **options.get("columns", {})},
             winners={**self.winners, **options.get("winners", {})},
-            keep=self.keep,
-            pairs=self.pairs,
             annotators_missing=options.get("annotators_missing", self.annotators_missing),
             repeated=options.get("repeated", self.repeated),
             bad_rows=options.get("bad_rows", self.bad_rows),
@@ -182,7 +181,7 @@ class VotesRead:
     ties: "VotesRead | None" = None
 
 
-def read_votes(source: Any, request: Request) -> VotesRead:
+def read_votes(source: Source | Table, request: Request) -> VotesRead:
     """Read the votes of a table.
 
     If the table has errors, a `DataError` lists all errors. If columns are missing or misnamed, the rows are not
@@ -204,7 +203,7 @@ def read_votes(source: Any, request: Request) -> VotesRead:
         raise
 
 
-def _add_corrections(error: DataError, source: Any, request: Request) -> None:
+def _add_corrections(error: DataError, source: Source | Table, request: Request) -> None:
     """Add to an error the options with which the table can be read.
 
     The function tries the options that the error's problems propose, until the table is read without an error or no
@@ -354,7 +353,7 @@ def _asked_of_labels(
     )
 
 
-def _plain(cell: Any) -> str:
+def _plain(cell: object) -> str:
     """Return the plain text of a cell, or ``str(cell)`` if the cell cannot be read as text or messages."""
     try:
         return plain_text(cell if isinstance(cell, str) else as_messages(cell))
@@ -383,7 +382,7 @@ class _Labels(NamedTuple):
         """Interpret the labels in a table's winner column; ``winners`` has the label meanings that the user gave."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         labels = filter(pd.notna, pd.unique(cells))
-        is_skipped = {label: label in skips or _is_skipped(label) for label in labels}
+        is_skipped = {label: label in skips or _SKIPPED.fullmatch(folded(label)) for label in labels}
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
         winners = {label: side for label, side in winners.items() if side != _SKIP}
         number, distinct = pd.factorize(cells)
@@ -481,7 +480,7 @@ def _describe_votes(read: VotesRead, table: Table) -> tuple[str, ...]:
     return rows_in_words(read.votes, read.comparisons, pseudonyms, labels)
 
 
-def _read_table(source: Any, request: Request) -> tuple[Table, VotesRead]:
+def _read_table(source: Source | Table, request: Request) -> tuple[Table, VotesRead]:
     """Read a table; return the table with badpo's column names, and the result of `read_votes`."""
     file = read_table(source, request.bad_rows == "drop")
     table = recognise(file, request.columns, request.layout)
@@ -562,15 +561,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     The returned table has the pseudonym, the class and, for models only, the name of each annotator.
     """
     if "annotator" not in found.frame:
-        like = like_annotators(name for name in found.frame if name not in KNOWN)
-        what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
-        remedy = "nothing, if you estimate a pooled bias; the bias of each annotator requires a column of annotator ids"
-        if unused := unused_columns(found.table):
-            remedy += f"; if one of these columns names the annotators, map it: {listed(unused)}"
-        if like:
-            remedy = f'map the column; "{like[0]}" looks like it'
-        mapped: Correction = {"columns": {"annotator": like[0]}} if like else {}
-        found.note("W110" if like else "N110", what, remedy, fix=mapped)
+        _report_no_annotators(found)
         rows["annotator"] = 0
         return pd.DataFrame(
             {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
@@ -606,30 +597,37 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     classes = _without_ids("annotator_class", first, secret, found)
     # if the class of an annotator is not known, it is None
     annotators["annotator_class"] = pd.Series(classes, dtype=object)
+    _report_ids(raw_ids, annotators["pseudonym"], found)
+    return annotators
+
+
+def _report_no_annotators(found: Findings) -> None:
+    """Report that the table has no annotator column, and which columns may name the annotators."""
+    like = like_annotators(name for name in found.frame if name not in KNOWN)
+    what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
+    remedy = "nothing, if you estimate a pooled bias; the bias of each annotator requires a column of annotator ids"
+    if like:
+        remedy = f'map the column; "{like[0]}" looks like it'
+    elif unused := unused_columns(found.table):
+        remedy += f"; if one of these columns names the annotators, map it: {listed(unused)}"
+    mapped: Correction = {"columns": {"annotator": like[0]}} if like else {}
+    found.note("W110" if like else "N110", what, remedy, fix=mapped)
+
+
+def _report_ids(raw_ids: Objects, names: pd.Series, found: Findings) -> None:
+    """Report raw ids that identify people directly, and annotators whose ids differ only in their spelling."""
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
-        found.note(
-            "W301",
-            what,
-            "share only the imported table, which holds pseudonyms, and not the source table",
-        )
-    groups = annotators["pseudonym"].groupby([*map(folded_id, raw_ids)], sort=False)
+        remedy = "share only the imported table, which holds pseudonyms, and not the source table"
+        found.note("W301", what, remedy)
+    groups = names.groupby([*map(folded_id, raw_ids)], sort=False)
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
         n = counted(len(alike), "group")
         what = f"{n} of annotators whose ids differ only in case, spaces or leading zeros"
-        own, where = found.table.theirs["annotator"], found.table.name
         remedy = (
             f"if each group is one person, write the ids in one form before reading: {listed(alike)}"
         )
-        if where.endswith(".csv"):
-            code = (
-                f"import pandas as p; t = p.read_csv({where!r}, dtype=str, sep=None, engine='python'); "
-                f"t[{own!r}] = t[{own!r}].str.strip().str.casefold().str.lstrip('0'); "
-                "t.to_csv('joined.csv', index=False)"
-            )
-            remedy += f"; this writes joined.csv: python -c {shlex.quote(code)}"
         found.note("W113", what, remedy, len(alike))
-    return annotators
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
@@ -884,46 +882,66 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     fix: Correction | None = {"winners": {_EMPTY: _SKIP}} if 2 * n_empty < len(rows) else None
     written = found.ids("winner", "E107", "" if _EMPTY in winners else remedy, fix)
     written = _filled(written, winners)
-    labels, number, distinct, stated, stated_by, scale, of_label = _Labels.of(
-        written, found.table, winners
-    )
-    found.bad[pd.isna(labels) & ~pd.isna(written)] = "skipped"
+    labels = _Labels.of(written, found.table, winners)
+    found.bad[pd.isna(labels.cells) & ~pd.isna(written)] = "skipped"
     # if a label in the option winners means side a or b, but no row has a label from the option, this is an error
-    if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
-        hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
-        named = _quoted([*map(str, winners)], hidden)
-        what = f"no row has the winner {named}; the winners in the table are {_quoted(distinct, hidden)}"
+    given = [*map(str, winners)]
+    if {"a", "b"} & {*winners.values()} and not labels.scale and {*given}.isdisjoint(labels.distinct):
+        hidden = hidden_ids(labels.cells.tolist(), found.raw_ids.tolist(), inside=True)
+        named, there = (_quoted(words, hidden) for words in (given, labels.distinct))
+        what = f"no row has the winner {named}; the winners in the table are {there}"
         found.note("E107", what, "write labels as the table has them", column="winner")
-    side = as_objects([*(side for side, _ in of_label), ""])[number]
-    _by_row(labels, side, rows, texts, found)
-    if scale:
-        values = np.array([*map(number_of, distinct), np.nan])[number]
-        found.frame = found.frame.assign(strength=np.abs(values - scale.middle))
+    side = as_objects([*(side for side, _ in labels.sides), ""])[labels.number]
+    _by_row(labels.cells, side, rows, texts, found)
+    if labels.scale:
+        values = np.array([*map(number_of, labels.distinct), np.nan])[labels.number]
+        found.frame = found.frame.assign(strength=np.abs(values - labels.scale.middle))
         found.kept.append("strength")
+    _report_meanings(labels, found)
+    _report_unknown(labels, side, found)
+    signs: Ints = pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
+    return signs
+
+
+def _report_meanings(labels: "_Labels", found: Findings) -> None:
+    """Report how labels were read that do not name a response, such as ratings and labels of places."""
+    scale, stated_by = labels.scale, labels.stated_by
     by_order = {
         label: side
-        for label, (side, how) in zip(distinct, of_label, strict=True)
-        if how == "order" or (label in stated and side != "tie")
+        for label, (side, how) in zip(labels.distinct, labels.sides, strict=True)
+        if how == "order" or (label in labels.stated and side != "tie")
     }
-    on_scale = (
-        f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle" if scale else ""
-    )
-    if (scale and scale.high) or by_order:
+    if scale and scale.high:
+        what = (
+            f"{_on_scale(scale)}: a high rating prefers {scale.high}{', ' * bool(stated_by)}{stated_by}"
+        )
+        told, remedy = labels.stated, "strength goes along with the votes"
+        remedy += "; where the other answer was preferred" * bool(told)
+    elif by_order:
         pairs = ", ".join(f'"{label}" = {side}' for label, side in by_order.items())
         what = f"winners read {stated_by or 'by their order'}: {pairs}"
-        told: Mapping[str, str] = by_order
-        remedy = "where the other answer was preferred"
-        if scale and scale.high:
-            what = f"{on_scale}: a high rating prefers {scale.high}{', ' * bool(stated_by)}{stated_by}"
-            told, remedy = stated, "strength goes along with the votes" + f"; {remedy}" * bool(stated)
-        turned = {label: TURNED[side] for label, side in told.items()}
-        found.note(
-            "N107", what, remedy, len(labels), "winner", fix={"winners": turned} if turned else {}
-        )
-    is_unknown = (side == "") & ~pd.isna(labels)
-    counts = {str(label): int(n) for label, n in pd.Series(labels[is_unknown]).value_counts().items()}
-    unknown = [*counts]
-    hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
+        told, remedy = by_order, "where the other answer was preferred"
+    else:
+        return
+    turned = {label: TURNED[side] for label, side in told.items()}
+    fix: Correction = {"winners": turned} if turned else {}
+    found.note("N107", what, remedy, len(labels.cells), "winner", fix=fix)
+
+
+def _on_scale(scale: RatingScale) -> str:
+    return f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle"
+
+
+def _report_unknown(labels: "_Labels", side: Objects, found: Findings) -> None:
+    """Report the labels in rows without a side, and propose meanings of these labels."""
+    scale, n_rows = labels.scale, len(labels.cells)
+    is_unknown = (side == "") & ~pd.isna(labels.cells)
+    if not is_unknown.any():
+        return
+    of_unknown = pd.Series(labels.cells[is_unknown]).value_counts()
+    counts = {str(label): int(n) for label, n in of_unknown.items()}
+    unknown, n = [*counts], int(is_unknown.sum())
+    hidden = hidden_ids(labels.cells.tolist(), found.raw_ids.tolist(), inside=True)
     quoted = _quoted(unknown, hidden)
     sides = [folded(found.table.theirs.get(name, name)) for name in _A_B]
     voters = [str(who) for who in pd.unique(found.raw_ids) if who is not None]
@@ -937,31 +955,30 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
     elif meanings := {} if hidden else proposed(counts, {*side} - {""}, scale):
         # the meaning of a label concerns all rows, so bad_rows=drop must not drop individual rows with an unknown label
-        n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
-        what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
-        remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
+        said = _on_scale(scale) if scale else f"unknown winner {quoted}"
+        what = f"{said}: {n:,} of {counted(n_rows, 'row')}"
+        remedy = (
+            f"say what {'a high rating prefers' if scale else 'the labels mean'}, or write a, b or tie"
+        )
+        index = np.flatnonzero(is_unknown)
         found.note("E107", what, remedy, n, "winner", index, {"winners": meanings})
     else:
         remedy = "write a, b or tie, or say what the labels mean"
-        is_few = is_unknown.sum() <= max(1, FEW_ROWS * len(rows)) and len(unknown) <= LISTED
+        is_few = n <= max(1, FEW_ROWS * n_rows) and len(unknown) <= LISTED
         # if the other labels name both sides, one unknown label probably means a tie or no vote
-        is_few |= len(unknown) == 1 and {"a", "b"} <= {*side} and 2 * is_unknown.sum() < len(rows)
-        are_labels = not hidden and max(map(len, unknown), default=0) <= _SHOWN_CHARACTERS
-        fix = {"winners": dict.fromkeys(unknown, _SKIP)} if is_few and are_labels else None
+        is_few |= len(unknown) == 1 and {"a", "b"} <= {*side} and 2 * n < n_rows
+        are_labels = not hidden and max(map(len, unknown)) <= _SHOWN_CHARACTERS
+        fix: Correction | None = None
+        if is_few and are_labels:
+            fix = {"winners": dict.fromkeys(unknown, _SKIP)}
         found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy, fix)
-    signs: Ints = pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
-    return signs
 
 
+# labels that say that nobody judged the row
 _SKIPPED = re.compile(
     "(?:i_)?skip(?:ped|_this|_task)?|übersprungen|uebersprungen|omitido|saltado|omitida|passé|sauté|saltato|pulado|"
     "跳过|スキップ|건너뛰기|пропущено|пропустить|invalid|no_answer|not_answered|keine_angabe|k_a|n_a|timeout|timed_out"
 )
-
-
-def _is_skipped(label: str) -> bool:
-    """Return whether a label says that nobody judged the row."""
-    return _SKIPPED.fullmatch(folded(label)) is not None
 
 
 def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
@@ -1061,7 +1078,7 @@ def _carried(
     remedy = (
         f"available columns: {', '.join(frame) or 'none; badpo import carries one along with --keep'}"
     )
-    columns: dict[str, Any] = {}
+    columns: dict[str, pd.Series | Floats] = {}
     for name in dict.fromkeys(itertools.chain(*pairs)):
         what = f'attribute column "{name}"'
         if name in frame:
@@ -1246,7 +1263,7 @@ def _comparisons(
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
 
 
-def _digest(prefix: str, *values: Any) -> str:
+def _digest(prefix: str, *values: Text) -> str:
     """Return an id that is a hash of texts; the same texts give the same id on every machine."""
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"

@@ -4,9 +4,8 @@ import html
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,8 @@ from badpo.data.cells import (
     FEW_ROWS,
     MANY_ROWS,
     NEARLY_ALL,
+    WORDS,
+    Cell,
     Findings,
     Groups,
     Table,
@@ -53,16 +54,12 @@ from badpo.data.vocabulary import (
     side_of_label,
     which_wins,
 )
-from badpo.theory import Floats
+from badpo.theory import Bools, Floats
 
-Recognised = tuple[Table, dict[str, str]]
-
-_MANY_ROWS = 1000
 _LONGEST_QUOTE = 20_000
 _MOST_LEGENDS = 100  # largest number of legends outside the cells of a table that are read
 _USUAL_QUESTION = 15  # characters
 _LONGEST_OPTION = 60  # characters
-_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")
 
 
 def is_legend(text: str) -> bool:
@@ -156,7 +153,6 @@ def reshape(table: Table, told: Collection[str]) -> Table:
         _answers_to_questions,
         _replies_beside,
         _split_texts,
-        _choice_of_ticks,
         _votes_of_voters,
         _votes_of_both_orders,
     ):
@@ -170,26 +166,18 @@ def reshape(table: Table, told: Collection[str]) -> Table:
 
 
 def spread(
-    table: Table,
-    frame: pd.DataFrame,
-    theirs: Mapping[str, str],
-    new: Sequence[str],
-    what: str,
-    code: str = "N106",
-) -> Recognised:
-    """Return a table of the votes in ``frame``, with a notice, and a dict from badpo's column names to its columns.
+    table: Table, frame: pd.DataFrame, new: Iterable[str], what: str, code: str = "N106"
+) -> Table:
+    """Return a table of the votes in ``frame``, with a notice.
 
     The index of ``frame`` holds, for each vote, the number of the row in ``table`` from which the vote was made. The
     names in ``new`` are column names of badpo that ``frame`` also uses.
     """
-    table = table.with_rows(frame)
-    kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
-    return table.noted(code, what), kept | {name: name for name in new}
+    kept = {ours: name for ours, name in table.theirs.items() if name in frame and ours not in ANSWERS}
+    return table.with_rows(frame).noted(code, what).reading(kept | {name: name for name in new})
 
 
-def melt_groups(
-    table: Table, theirs: Mapping[str, str], groups: Groups, key: str, what: str
-) -> Recognised:
+def melt_groups(table: Table, groups: Groups, key: str, what: str) -> Table:
     """Return a table with one row for each group of columns in each row of ``table``.
 
     If all cells of a group are empty, the group gets no row. The column ``key`` holds the name of the group, unless a
@@ -213,19 +201,18 @@ def melt_groups(
     if 0 < (n_unnamed := int(is_unnamed.sum())) <= FEW_ROWS * len(votes):
         votes = votes.assign(**{key: votes[key].mask(is_unnamed, "no id")})
         what += f"; {counted(n_unnamed, 'vote')} without an annotator count as those of one annotator"
-    return spread(table, votes, theirs, new, what)
+    return spread(table, votes, new, what)
 
 
-def without_rows(table: Table, is_out: Any, reason: str, what: str) -> Table:
+def _without_rows(table: Table, is_out: Bools, reason: str, what: str) -> Table:
     """Remove the rows for which ``is_out`` is True; return the table with the number of these rows and a notice."""
     at = np.flatnonzero(is_out)
     if not len(at) or len(at) == len(table.frame):
         return table
-    entry = {"reason": reason, "annotator": "unknown", "n": len(at)}
     rows = listed([table.row_name(row) for row in at[:5]], len(at))
     what = f"{counted(len(at), 'row')} left out, {what}: {'row' if len(at) == 1 else 'rows'} {rows}"
-    table = replace(table, dropped=(*table.dropped, entry))
-    return table.with_rows(table.frame[~np.asarray(is_out)]).noted("N106", what)
+    kept = table.frame[~np.asarray(is_out)]
+    return table.dropping(reason, len(at)).with_rows(kept).noted("N106", what)
 
 
 _TRIAL = re.compile(
@@ -264,19 +251,19 @@ def _without_trials(table: Table) -> Table:
         if _is_trial(form) or _NO_VOTE.fullmatch(form):
             ticks = as_ratings(column)
             if {*ticks[np.isfinite(ticks)]} <= {0.0, 1.0} and pd.notna(column).any():
-                table = without_rows(table, ticks == 1, "trial", f'marked by the column "{name}"')
+                table = _without_rows(table, ticks == 1, "trial", f'marked by the column "{name}"')
             continue
         if has_word(name, _STATUS):
             ids = ids_in(column)
             others = [one for one in few_labels(column) if _NOT_FINISHED.fullmatch(folded(one))]
             named = " or ".join(f'"{label}"' for label in others)
-            table = without_rows(table, ids.isin(others), "not finished", f'"{name}" is {named}')
+            table = _without_rows(table, ids.isin(others), "not finished", f'"{name}" is {named}')
             continue
         if is_called_like_people(name):
             continue
         if trials := [label for label in few_labels(column) if _is_trial(label)]:
             named = " or ".join(f'"{label}"' for label in trials)
-            table = without_rows(table, ids_in(column).isin(trials), "trial", f'"{name}" is {named}')
+            table = _without_rows(table, ids_in(column).isin(trials), "trial", f'"{name}" is {named}')
     return table
 
 
@@ -372,7 +359,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
             unread = [*itertools.chain(*(blocks[key].values() for key in trials))]
             table = replace(table, frame=table.frame.drop(columns=unread))
         groups = {key: block for key, block in groups.items() if key not in trials}
-        return melt_groups(table, {}, groups, "comparison number", what)[0] if groups else table
+        return melt_groups(table, groups, "comparison number", what) if groups else table
     return table
 
 
@@ -408,7 +395,7 @@ def _answers_to_questions(table: Table) -> Table:
         return table
     questions = {name: of for name in names if (of := question_in(name))}
     n_alike: dict[str, int] = {}
-    quotes = [name for name in names if len(name) >= _USUAL_QUESTION and _WORDS.search(name)]
+    quotes = [name for name in names if len(name) >= _USUAL_QUESTION and WORDS.search(name)]
     for name in quotes if not questions else ():
         texts = sorted(few_labels(frame[name])) if holds_texts(frame[name]) else []
         if len(texts) == 2 < frame[name].count():
@@ -419,11 +406,9 @@ def _answers_to_questions(table: Table) -> Table:
         return table
     if n := sum(n_alike.values()):
         reason = "everybody chose the same response, so the other response is not in the table"
-        entry = {"reason": reason, "annotator": "unknown", "n": n}
-        table = replace(table, dropped=(*table.dropped, entry))
         what = f"{counted(len(n_alike), 'question')} ({counted(n, 'vote')}) left out: {reason}"
         frame = frame.drop(columns=[*n_alike])
-        table = replace(table, frame=frame).noted("N106", what)
+        table = replace(table.dropping(reason, n), frame=frame).noted("N106", what)
     if not columns_named(names, ["annotator"]):
         frame = frame.assign(annotator=[f"row {row + 1}" for row in range(len(frame))])
     what = f"{counted(len(questions), 'column')} with one comparison each, and one row for each person"
@@ -432,7 +417,7 @@ def _answers_to_questions(table: Table) -> Table:
     if others:
         what += f" (not read, because the name quotes no two answers: {listed(others)})"
     groups = {name: {"winner": name} for name in questions}
-    table, _ = melt_groups(replace(table, frame=frame), {}, groups, "question", what)
+    table = melt_groups(replace(table, frame=frame), groups, "question", what)
     cells = [questions[name] for name in table.frame["question"]]
     columns = {ours: [each[i] for each in cells] for i, ours in enumerate(PAIR)}
     return replace(table, frame=table.frame.drop(columns=["question"]).assign(**columns))
@@ -502,7 +487,7 @@ def _votes_of_voters(table: Table) -> Table:
     what = (
         f"{counted(len(names), 'column')} of names, one for each answer: {counted(len(votes), 'vote')}"
     )
-    return spread(table, made, {}, [], what)[0]
+    return spread(table, made, [], what)
 
 
 def _side_alone(label: str) -> str:
@@ -524,7 +509,7 @@ def _as_number(label: str) -> str:
     return _NUMBER_WORDS.get(label.strip(": "), label)
 
 
-def _names_in(cell: Any) -> list[str]:
+def _names_in(cell: Cell) -> list[str]:
     """Return the names in a cell with a list or a text; return an empty list for any other cell."""
     if isinstance(cell, list):
         return [one for one in cell if isinstance(one, str)]
@@ -546,9 +531,7 @@ def _votes_of_both_orders(table: Table) -> Table:
     pairs = []
     for pair in columns_of_orders([*map(str, frame)]):
         labels = [few_labels(frame[name]) for name in pair]
-        if all(one and all(map(side_of, one)) for one in labels) or (
-            labels[0] and {*labels[0]} == {*labels[1]} and not any(map(side_of, labels[0]))
-        ):
+        if all(one and all(map(side_of, one)) for one in labels):
             pairs.append(pair)
     if len(pairs) != 1:
         return table
@@ -569,45 +552,10 @@ def _votes_of_both_orders(table: Table) -> Table:
     made = pd.concat(votes).sort_index(kind="stable")
     meant = "the place on the screen" if is_turned else "the answer"
     what = f'"{first}" and "{second}" hold votes on the same answers in both orders; the labels name {meant}'
-    return spread(table, made, {}, [], what, "N107")[0]
+    return spread(table, made, [], what, "N107")
 
 
 # -- columns ---------------------------------------------------------------------------------------------------
-
-
-def _choice_of_ticks(table: Table) -> Table:
-    """Return the table with one label column instead of tick columns that are named after a side or a tie.
-
-    The tick columns are converted only if nearly all rows have at most one tick.
-    """
-    frame = table.frame
-    ticks: dict[str, dict[str, str]] = {}
-    for name in map(str, frame):
-        label = re.split(r":{2,}|[./:\[]\s*|\s-\s", name.rstrip(" ]"))[-1]
-        side = side_of(label) if few_labels(frame[name]) else None
-        numbers = as_ratings(frame[name]) if side else np.array([np.nan])
-        if side and {*numbers[np.isfinite(numbers)]} in ({1.0}, {0.0, 1.0}):
-            ticks.setdefault(name.removesuffix(label), {})[name] = label
-    for stem, of_stem in ticks.items():
-        numbers = np.nan_to_num([as_ratings(frame[name]) for name in of_stem])
-        sides = Counter((side_of(label) or ("",))[0] for label in of_stem.values())
-        if (
-            sides["a"] != 1
-            or sides["b"] != 1
-            or not sides["tie"]
-            or (numbers.sum(axis=0) > 1).mean() > FEW_ROWS
-        ):
-            continue
-        names = as_objects([*of_stem.values(), None])
-        choice = names[np.where(numbers.any(axis=0), numbers.argmax(axis=0), -1)]
-        called = stem.strip(" :.[/-") or "choice"
-        called = called if called not in frame else f"{called} choice"
-        columns = {called: choice}
-        what = f"{counted(len(of_stem), 'column')} of ticks read as one column of labels"
-        made = frame.drop(columns=[*of_stem]).assign(**columns)
-        table = replace(table, frame=made).noted("N106", what)
-        break
-    return table
 
 
 def _split_texts(table: Table) -> Table:
@@ -636,14 +584,16 @@ def _split_texts(table: Table) -> Table:
     return table
 
 
-def _three_texts(cell: Any) -> tuple[str, str, str] | None:
+def _three_texts(cell: Cell) -> tuple[str, str, str] | None:
     if is_chat(cell):
         cell = cell[-1].get("content")
     if isinstance(cell, str):
         texts = parsed(cell) if cell.startswith("[") else None
         return _three_texts(texts) if isinstance(texts, list) else question_in(cell, needs_prompt=False)
-    are_texts = isinstance(cell, list) and len(cell) == 3 and all(isinstance(one, str) for one in cell)
-    return (cell[0], cell[1], cell[2]) if are_texts else None
+    texts_of_cell = [one for one in cell if isinstance(one, str)] if isinstance(cell, list) else []
+    if len(texts_of_cell) != 3 or cell != texts_of_cell:
+        return None
+    return texts_of_cell[0], texts_of_cell[1], texts_of_cell[2]
 
 
 _TAG = re.compile(r"</?\s*([a-zA-Z]\w*)\b[^<>]*>")
@@ -793,9 +743,7 @@ def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
     return whole if len(whole) > 1 else {}
 
 
-def best_beside_others(
-    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
-) -> Recognised:
+def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
     """Return a table that compares the best of three or more answers with every other answer.
 
     If a column names the worst answer, the table also compares every other answer with the worst answer. If no column
@@ -803,9 +751,9 @@ def best_beside_others(
     """
     frame, keys = table.frame, [*answers]
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
-    places, used, has_worst = _places(table, theirs, answers)
+    places, used, has_worst = _places(table, answers)
     if not used:
-        return table, dict(theirs)
+        return table
     places[pd.isna(texts)] = np.nan
     has_best = np.isfinite(places).sum(axis=1) > 1
     best = np.nan_to_num(places, nan=np.inf).argmin(axis=1)[:, None]
@@ -827,20 +775,16 @@ def best_beside_others(
     )
     if n_without:
         what += f"; {counted(n_without, 'row')} without a best answer left out"
-        entry = {"reason": "no best answer", "annotator": "unknown", "n": n_without}
-        table = replace(table, dropped=(*table.dropped, entry))
+        table = table.dropping("no best answer", n_without)
     new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
     sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
-    left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
     # use the code N107, because this notice shows rows in which users can check the direction of the ranking
-    return spread(table, votes, left, [*new], what, "N107")
+    return spread(table.without("judgment_id", "comparison_id"), votes, new, what, "N107")
 
 
-def _places(
-    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
-) -> tuple[Floats, list[str], bool]:
+def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str], bool]:
     """Return the ranks of each row's answers, the rank columns, and whether they name the best and the worst answer.
 
     The lowest number is the best rank, and NaN stands for an answer without a rank. The ranks come from a number for
@@ -869,7 +813,7 @@ def _places(
     best, worst = (
         [name for name in forms.values() if has_word(name, words)] for words in (_BEST, _WORST)
     )
-    best = [*best, theirs["winner"]] if "winner" in theirs else best
+    best = [*best, table.theirs["winner"]] if "winner" in table.theirs else best
     if len(in_order) == len(keys):
         used = in_order
     elif orders:
@@ -878,7 +822,8 @@ def _places(
         used = best[:1] + (worst[:1] if best else [])
     columns = [frame[name].to_numpy(dtype=object) for name in answers.values()]
     known = {form: i for i, names in enumerate(called) for form in names if form}
-    ranked = {str(one) for name in used for cell in frame[name].dropna() for one in _flat_ranking(cell)}
+    cells_of_ranks = itertools.chain(*(frame[name].dropna() for name in used))
+    ranked = {one for cell in cells_of_ranks for group in _groups_in(cell) for one in group}
     if "0" not in known and {"0", "0.0"} & ranked:
         known = {str(i): i for i in range(len(keys))}  # the ranking numbers the answers from 0
     places = np.full((len(frame), len(keys)), np.nan)
@@ -912,22 +857,18 @@ def _is_place(form: str, i: int) -> bool:
     )
 
 
-def _groups_in(cell: Any) -> list[list[str]]:
+def _groups_in(cell: Cell) -> list[list[str]]:
     """Return the answers in a ranking as a list of groups of answers with the same rank.
 
     The ranking is a list or a text such as ``2>1=3`` or ``B, A, C``.
     """
     if isinstance(cell, list):
-        return [[one] for one in cell]
+        return [[str(one)] for one in cell]
     places = re.split(r"[>≻]+", str(cell)) if ">" in str(cell) else re.split(r"[\s,;]+", str(cell))
     return [[one.strip() for one in place.split("=")] for place in places]
 
 
-def _flat_ranking(cell: Any) -> Iterator[str]:
-    return itertools.chain.from_iterable(_groups_in(cell))
-
-
-def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:
+def _answer_in(cell: Cell, texts: Sequence[Cell], known: Mapping[str, int]) -> int:
     """Return the index of the answer whose text or name is in a cell; -1 if the cell holds no answer's text or name."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)

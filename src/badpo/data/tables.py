@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeAlias
 from xml.parsers import expat
 
 import numpy as np
@@ -32,6 +32,9 @@ from badpo.data.cells import (
     MOST_CELLS,
     MOST_COLUMNS,
     MOST_ROWS,
+    Cell,
+    Dropped,
+    Objects,
     Table,
     as_objects,
     holds_texts,
@@ -43,13 +46,13 @@ from badpo.data.files import (
     checksum_file,
     checksummed,
     is_changed,
+    leads_out,
     require_safe_to_read,
 )
 from badpo.data.nesting import flatten, joined_records, opened, records_in
 from badpo.data.problems import (
     Correction,
     DataError,
-    Json,
     Problem,
     counted,
     did_you_mean,
@@ -116,6 +119,7 @@ _EXPORTS = {
     ),
 }
 _CALLED = {"list": "the rows given", "tuple": "the rows given", "Table": "the Arrow table"}
+NumberedRows = list[tuple[int, list[str]]]  # rows of cells with the numbers of their lines
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
@@ -128,10 +132,12 @@ class _ArrowHolder(Protocol):
 
 
 # the types of objects that badpo's functions accept as a table of votes
-Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | _Split | _ArrowHolder
+Source: TypeAlias = (
+    str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Cell]] | _Split | _ArrowHolder
+)
 
 
-def read_table(source: Any, drop_uneven: bool = False) -> Table:
+def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
     """Read a table from a path or from an object in memory.
 
     A path is a file with a suffix in `READERS`, a folder with files of this kind, a folder that `datasets` wrote, or
@@ -234,6 +240,10 @@ def _read_folder(path: Path, split: str = "") -> Table:
     parts: dict[str, list[Path]] = {}
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        # a file from another person could name a private file on this machine, or a data set on the Hub
+        if foreign := [name for name in splits if not _is_inner_folder(path, name)]:
+            what = f"dataset_dict.json names {listed(foreign)}, which is no folder in {path}"
+            raise _unreadable(path, what, "save the data set again with save_to_disk")
         parts = {name: [path / name] for name in splits}
     elif files := sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet")):
         for file in files:
@@ -250,6 +260,12 @@ def _read_folder(path: Path, split: str = "") -> Table:
         raise _one_of(path, parts)
     files = parts.get(split) or next(iter(parts.values()))
     return Table(_frame_of_arrow(pq.read_table(files)), str(path)) if files[1:] else read_table(files[0])
+
+
+def _is_inner_folder(folder: Path, name: Any) -> bool:
+    """Return whether ``name``, which comes from a file in the folder, is the name of a folder directly inside of it."""
+    is_name = isinstance(name, str) and not leads_out(name) and Path(name).name == name
+    return is_name and (folder / name).is_dir()
 
 
 def _read_partitions(path: Path, files: Sequence[Path]) -> Table:
@@ -330,8 +346,10 @@ def _read_parquet(path: Path) -> Table:
     with pq.ParquetFile(path, **options) as file:
         try:
             entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
-            kinds = {"reason": str, "annotator": str, "n": int}
-            dropped = tuple({key: kind(entry[key]) for key, kind in kinds.items()} for entry in entries)
+            dropped = tuple(
+                Dropped(reason=str(one["reason"]), annotator=str(one["annotator"]), n=int(one["n"]))
+                for one in entries
+            )
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the metadata with the counts of rows that an earlier import left out is damaged"
             raise _unreadable(path, what, "import the export again") from error
@@ -456,7 +474,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     peculiarities = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
     usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
     peculiarities += [f'columns separated by "{separator}"'] if separator not in usual else []
-    blocks: list[list[tuple[int, list[str]]]] = [[]]
+    blocks: list[NumberedRows] = [[]]
     for line, row in zip(lines, rows, strict=True):
         if any(map(str.strip, row)):
             blocks[-1].append((line, row))
@@ -494,7 +512,7 @@ def _cells_of_csv(
     return rows, lines
 
 
-def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
+def _limited(rows: Iterable[list[str]], path: Path) -> Iterator[list[str]]:
     """Yield the rows of a file; raise an error as soon as the file has too many rows, columns or cells."""
     n_cells = 0
     for n, row in enumerate(rows, start=1):
@@ -570,26 +588,62 @@ def _table_of_rows(
     Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them. The notice
     also lists ``known_peculiarities``. If ``lines`` is empty, the rows are numbered from 1.
     """
-    peculiarities = [*known_peculiarities]
-    lines = lines or range(1, len(rows) + 1)
+    numbered_rows = [*zip(lines or range(1, len(rows) + 1), rows, strict=True)]
     # a row that consists only of dashes is a horizontal line and contains no data
-    kept = [
-        each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
-    ]
+    kept = [each for each in numbered_rows if any(cell.strip(" -:+") for cell in each[1])]
     n_blank = sum(map(bool, rows)) - len(kept)
     kept, legends = _without_legends(kept)
-    n_known = [_n_known(row) for _, row in kept[:_FIRST_ROWS]]
+    header, body, above, of_header = _split_header(kept)
+    legends += [" ".join(filter(None, row)) for row in above]
+    width = len(header)
+    # spreadsheets end rows with empty cells
+    body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
+    n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
+    votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
+    peculiarities = [*known_peculiarities, *of_header]
+    for n_left_out, what in (
+        (len(body) - len(votes), "repeated header"),
+        (n_body - len(body), "row of totals"),
+        (n_blank, "empty row"),
+    ):
+        peculiarities += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
+    uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
+    if uneven:
+        what = (
+            f"the header has {width} columns, but {len(uneven):,} rows have a different number of cells"
+        )
+        if not drop_uneven:
+            raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
+        votes = [(line, row) for line, row in votes if len(row) == width]
+        peculiarities.append(f"{what}; these were left out")
+    cells = zip(*(row for _, row in votes), strict=True) if votes else ([] for _ in header)
+    names = [name or f"column_{i}" for i, name in enumerate(header, start=1)]
+    frame = _frame_of_columns(names, ([cell or None for cell in column] for column in cells))
+    at = np.array([line for line, _ in votes], dtype=np.intp)
+    joined_legends = ("; ".join(legends),) if legends else ()
+    table = Table(frame, str(path), at, encoding=encoding, legends=joined_legends)
+    if peculiarities:
+        what = f"the file was read with {'; '.join(peculiarities)}"
+        table = replace(table, notes=(Problem("N102", what, str(path), "nothing"),))
+    return table.dropping("bad row: number of cells", len(uneven)) if uneven else table
+
+
+def _split_header(
+    rows: NumberedRows,
+) -> tuple[list[str], NumberedRows, list[list[str]], list[str]]:
+    """Return the names in the header, the rows below the header and above it, and the peculiarities of the header."""
+    n_known = [_n_known(row) for _, row in rows[:_FIRST_ROWS]]
     start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
-    joined = _joined_header([row for _, row in kept[start : start + 2]])
+    above, peculiarities = [row for _, row in rows[:start]], []
+    joined = _joined_header([row for _, row in rows[start : start + 2]])
     if joined and max(_n_known(joined), 1) > max(n_known):
-        kept[start : start + 2] = [(kept[start][0], joined)]
+        rows = [*rows[:start], (rows[start][0], joined), *rows[start + 2 :]]
         n_known = [max(2, _n_known(joined))]
         peculiarities.append("two lines as one header")
-    header = [name.strip() for _, row in kept[start : start + 1] for name in row]
-    body = kept[start + 1 :]
+    header = [name.strip() for _, row in rows[start : start + 1] for name in row]
+    body = rows[start + 1 :]
     if _has_names_of_rows(len(header), [row for _, row in body]):
         header.insert(0, "")
-    legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
     # Qualtrics writes two extra lines below the header: a line of questions and a line of import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
@@ -600,57 +654,19 @@ def _table_of_rows(
     body = body[n_below:]
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
-    n, width = len(body), len(header)
     # the words of a header rarely occur in the cells below it, so a first row with frequent words is not a header
+    columns = zip(header, zip(*(row for _, row in body), strict=False), strict=False)
     if not max(n_known, default=1) and any(
-        cell and 10 * column.count(cell) >= n
-        for cell, column in zip(header, zip(*(row for _, row in body), strict=False), strict=False)
+        cell and 10 * column.count(cell) >= len(body) for cell, column in columns
     ):
-        body, header = kept, [""] * width
+        body, header = rows, [""] * len(header)
         peculiarities.append("no header, so the columns are called column_1, column_2 and so on")
-    # spreadsheets end rows with empty cells
-    body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
-    n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
-    votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
-    for n_left_out, what in (
-        (start, "preceding line"),
-        (n_below, "further header line"),
-        (len(body) - len(votes), "repeated header"),
-        (n_body - len(body), "row of totals"),
-        (n_blank, "empty row"),
-    ):
+    for n_left_out, what in ((start, "preceding line"), (n_below, "further header line")):
         peculiarities += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
-    uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
-    dropped: tuple[Json, ...] = ()
-    if uneven:
-        what = (
-            f"the header has {width} columns, but {len(uneven):,} rows have a different number of cells"
-        )
-        if not drop_uneven:
-            raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
-        votes = [(line, row) for line, row in votes if len(row) == width]
-        dropped = ({"reason": "bad row: number of cells", "annotator": "unknown", "n": len(uneven)},)
-        peculiarities.append(f"{what}; these were left out")
-    cells = zip(*(row for _, row in votes), strict=True) if votes else ([] for _ in header)
-    names = [name or f"column_{i}" for i, name in enumerate(header, start=1)]
-    frame = _frame_of_columns(names, ([cell or None for cell in column] for column in cells))
-    what = f"the file was read with {'; '.join(peculiarities)}"
-    notes = (Problem("N102", what, str(path), "nothing"),) if peculiarities else ()
-    at = np.array([line for line, _ in votes], dtype=np.intp)
-    return Table(
-        frame,
-        str(path),
-        at,
-        dropped=dropped,
-        encoding=encoding,
-        notes=notes,
-        legends=("; ".join(legends),) if legends else (),
-    )
+    return header, body, above, peculiarities
 
 
-def _without_legends(
-    rows: list[tuple[int, list[str]]],
-) -> tuple[list[tuple[int, list[str]]], list[str]]:
+def _without_legends(rows: NumberedRows) -> tuple[NumberedRows, list[str]]:
     """Separate the rows that are legends from the rows of a table; return the rows of the table and the legends.
 
     A legend is a row with one or two cells that explain the meaning of numbers.
@@ -735,9 +751,7 @@ def _read_excel(path: Path) -> Table:
                 part.file_size for part in packed.infolist() if part.filename == "xl/styles.xml"
             )
         if n_bytes > _MOST_BYTES_OF_STYLES:
-            what = (
-                f"the cell formats of the workbook have {n_bytes:,} bytes; the limit is {_MOST_BYTES_OF_STYLES:,}"
-            )
+            what = f"the cell formats of the workbook have {n_bytes:,} bytes; the limit is {_MOST_BYTES_OF_STYLES:,}"
             raise _unreadable(path, what, "save the table as CSV, without cell formats")
         # with read_only=False, openpyxl would create every cell of a merged range, even outside the table
         with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
@@ -769,30 +783,23 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
 
     The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
     read as one table. If no column has annotators, each sheet is read as the votes of one annotator with the sheet's
-    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators.
+    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators. If the main
+    sheet lacks votes or texts, it is joined with the other sheets.
     """
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
     tables = {name: _table_of_rows(path, rows) for name, rows in sheets.items() if rows}
-    if _n_known([*map(str, tables[title].frame)]) < 2:
-        return _one_of_sheets(path, sheets, title)
-    alike = {name: table for name, table in tables.items() if {*table.frame} == {*tables[title].frame}}
-    if len(alike) < 2 or (stacked := _stacked(path, alike)) is None:
-        return _one_of_sheets(path, sheets, title)
-    others = [f'"{name}"' for name in sheets if name not in alike]
-    what = f"sheets not read, which have other columns: {listed(others)}"
-    return stacked.noted("N102", what) if others else stacked
-
-
-def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str) -> Table:
-    """Return the table in one sheet; if it lacks votes or texts, return it joined with the tables in other sheets."""
+    names = [*map(str, tables[title].frame)]
+    alike = {name: table for name, table in tables.items() if {*table.frame} == {*names}}
+    if _n_known(names) > 1 < len(alike) and (stacked := _stacked(path, alike)):
+        unread = [f'"{name}"' for name in sheets if name not in alike]
+        what = f"sheets not read, which have other columns: {listed(unread)}"
+        return stacked.noted("N102", what) if unread else stacked
     others = {name: rows for name, rows in sheets.items() if name != title and rows}
-    rows = sheets[title]
     peculiarities = [f'sheet "{title}" of {len(sheets)}'] if others else []
-    table = _table_of_rows(path, rows, known_peculiarities=peculiarities)
+    table = _table_of_rows(path, sheets[title], known_peculiarities=peculiarities)
     joined = None
     if others and not _has_votes_and_texts(table.frame):
-        beside = {each: _table_of_rows(path, rows_beside) for each, rows_beside in others.items()}
-        joined = _joined(path, {title: table, **beside})
+        joined = _joined(path, {title: table} | {name: tables[name] for name in others})
     legends = itertools.chain(*map(_legends_of_rows, others.values()))
     return joined or replace(table, legends=(*table.legends, *legends))
 
@@ -819,7 +826,9 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     is_split = any(map(_SPLIT.fullmatch, names.values()))
     if not are_alike or is_split or len({*columns}) < len(columns) or len(columns) < 2:
         return None
-    of_people = _name_people(names.values(), columns)
+    # names of sheets or files are names of annotators, unless a column has annotators or a name is generic
+    has_annotators = "annotator" in columns_named(columns, KNOWN)
+    of_people = not has_annotators and not any(map(_PART.match, names.values()))
     frames = [
         table.frame[columns].assign(
             sheet=names[name], **({"annotator": names[name]} if of_people else {})
@@ -862,14 +871,6 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
     return None
 
 
-def _name_people(names: Iterable[str], columns: Sequence[str]) -> bool:
-    """Return whether the names of sheets or files identify the annotators.
-
-    The result is True if no column has annotators and no name of a sheet or file is generic, such as "Sheet 1".
-    """
-    return "annotator" not in columns_named(columns, KNOWN) and not any(map(_PART.match, names))
-
-
 _SPLIT = re.compile("(?i)train|test|valid|validation|dev|eval|val|unused")
 # generic names of sheets and files, which do not name an annotator
 _PART = re.compile(
@@ -886,9 +887,11 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
     sheet.reset_dimensions()  # a file may state the largest possible dimensions
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
     # remove empty cells at the end of a row, which a workbook stores if they have, for example, a colour
-    rows = _equally_wide(
-        (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts), path
-    )
+    filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
+    rows = [*_limited(filled, path)]
+    width = max(map(len, rows), default=0)
+    require_size(str(path), len(rows), width)
+    rows = [row + [""] * (width - len(row)) for row in rows]
     _fill_merged_cells(rows, ranges)
     return rows
 
@@ -958,15 +961,7 @@ def _limited_sheets(
     return found
 
 
-def _equally_wide(rows_of_sheet: Iterable[list[str]], path: Path) -> list[list[str]]:
-    """Return the rows of a sheet; shorter rows are filled with empty cells so that all rows are equally long."""
-    rows = [*_limited(rows_of_sheet, path)]
-    width = max(map(len, rows), default=0)
-    require_size(str(path), len(rows), width)
-    return [row + [""] * (width - len(row)) for row in rows]
-
-
-def _excel_text(cell: Any) -> str:
+def _excel_text(cell: Cell | bytes) -> str:
     """Return the text that a cell of a workbook or of a database would have in a CSV file."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
@@ -1055,10 +1050,6 @@ def _read_json_lines(path: Path) -> Table:
     return Table(frame, str(path), np.array(lines, dtype=np.intp))
 
 
-def _is_list_of_objects(value: object) -> bool:
-    return isinstance(value, list) and records_in(value) is not None
-
-
 def _read_json(path: Path) -> Table:
     remedy = (
         "write a JSON list with one object for each judgment, or rename a file of JSON lines to .jsonl"
@@ -1082,7 +1073,10 @@ def _read_json(path: Path) -> Table:
         if not any(isinstance(each, list) for each in content.values()):
             # search services return the records in an object, next to counts: {"hits": {"hits": [...]}}
             inner = [each for each in content.values() if isinstance(each, dict)]
-            with_records = [each for each in inner if any(map(_is_list_of_objects, each.values()))]
+            lists_in = [[one for one in each.values() if isinstance(one, list)] for each in inner]
+            with_records = [
+                each for each, lists in zip(inner, lists_in, strict=True) if any(map(records_in, lists))
+            ]
             content = with_records[0] if len(with_records) == 1 else content
         if isinstance(names := content.get("columns"), list) and isinstance(content.get("data"), list):
             content = {"rows": [dict(zip(names, row, strict=False)) for row in content["data"]]}
@@ -1132,7 +1126,7 @@ READERS: dict[str, Callable[..., Table]] = {
 }
 
 
-def _legends_of(value: Any) -> list[str]:
+def _legends_of(value: Cell) -> list[str]:
     """Return the texts in a JSON value, in which badpo searches for the meanings of codes.
 
     For each object or list in the JSON value, the result also has one text that joins the texts in the object or list.
@@ -1167,7 +1161,7 @@ def _class_labels(schema: pa.Schema) -> dict[str, list[str]]:
         return {}
 
 
-def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
+def _cells_of_arrow(column: pa.ChunkedArray) -> pd.Series | list[Cell] | Objects:
     if column.type in _TEXT_TYPES:
         column = column.dictionary_encode()
     if pa.types.is_nested(column.type):
@@ -1182,7 +1176,7 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
     return values[np.concatenate(numbers)]
 
 
-def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
+def _frame_of_records(records: Sequence[Mapping[str, Cell]], name: str | Path) -> pd.DataFrame:
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
         what = f"{len(wrong):,} rows are not objects with names and values; the first of these is row {wrong[0]}"
@@ -1193,13 +1187,15 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
     return _frame_of_columns(names, columns)
 
 
-def _columns_in(content: Mapping[str, Any]) -> list[list[Any]]:
+def _columns_in(content: Mapping[str, Cell]) -> list[list[Cell]]:
     """If the values of a mapping are two or more lists of equal length, return these columns; otherwise no columns."""
     lists = [each for each in content.values() if isinstance(each, list)]
     return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 
 
-def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFrame:
+def _frame_of_columns(
+    names: Sequence[str], columns: Iterable[pd.Series | Sequence[Cell]]
+) -> pd.DataFrame:
     series = [
         column if isinstance(column, pd.Series) else pd.Series(column, dtype=object)
         for column in columns
@@ -1251,7 +1247,7 @@ def inert(text: str) -> str:
     return f"'{written}" if _FORMULA.match(written) else written
 
 
-def _inert_cell(cell: Any) -> Any:
+def _inert_cell(cell: Cell) -> Cell:
     """Return a number or a missing value unchanged; return any other cell as a harmless text (see `inert`)."""
     is_missing = cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell))
     return cell if is_missing or isinstance(cell, int | float) else inert(str(cell))

@@ -922,24 +922,16 @@ def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 # pairs of words for the two orders in which a judge saw the answers, such as "original" and "swapped"
-_ORDERS = (
-    *(("ab", "ba"), ("original", "swapped"), ("original", "flipped"), ("original", "reversed")),
-    *(("forward", "backward"), ("forward", "reverse"), ("forward", "reversed"), ("normal", "swapped")),
-    *(
-        ("12", "21"),
-        ("01", "10"),
-        ("direct", "swapped"),
-        ("first_order", "second_order"),
-        ("hin", "zurück"),
-    ),
-    *(
-        ("orig", "swap"),
-        ("original", "swap"),
-        ("order_1", "order_2"),
-        ("normal", "flipped"),
-        ("ord_1", "ord_2"),
-    ),
-)
+_ORDERS = [
+    (first, second)
+    for first, seconds in {
+        **{"ab": "ba", "12": "21", "01": "10", "order_1": "order_2", "ord_1": "ord_2", "hin": "zurück"},
+        **{"first_order": "second_order", "direct": "swapped", "orig": "swap"},
+        **{"normal": "swapped flipped", "original": "swapped flipped reversed swap"},
+        "forward": "backward reverse reversed",
+    }.items()
+    for second in seconds.split()
+]
 
 
 def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -557,7 +557,8 @@ def as_judgments(
             return judgments
     # `datasets` decodes cells with its JSON feature only if the data set is read row by row
     needs_rows = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
-    table = read_table(list(data) if needs_rows else data, options.get("bad_rows") == "drop")
+    source = list(data) if needs_rows and isinstance(data, Iterable) else data
+    table = read_table(source, options.get("bad_rows") == "drop")
     present = [name for name in TEMPLATE_COLUMNS if name in table.frame]
     used = [name for name in present if table.frame[name].notna().any()]
     cells = {name: pd.Series([*map(_encode_cell, table.frame[name])], dtype=object) for name in used}
