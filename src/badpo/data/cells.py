@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TypedDict, TypeGuard, Union
+from typing import TypeAlias, TypedDict, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -54,7 +54,7 @@ from badpo.theory import Bools, Floats, Ints
 
 Objects = NDArray[np.object_]
 # content of a cell: nothing, a plain value, or nested lists and objects as in JSON
-Cell = Union[None, int, float, str, list["Cell"], dict[str, "Cell"]]
+Cell: TypeAlias = None | int | float | str | list["Cell"] | dict[str, "Cell"]
 Record = dict[str, Cell]
 
 
@@ -131,18 +131,18 @@ class Table:
         rows = made_of if rows is None else rows
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
-    def dropping(self, reason: str, n: int) -> "Table":
+    def with_dropped(self, reason: str, n: int) -> "Table":
         """Return the table with one more count of rows or votes that were left out."""
         entry: Dropped = {"reason": reason, "annotator": "unknown", "n": n}
         return replace(self, dropped=(*self.dropped, entry))
 
-    def reading(self, columns: Mapping[str, str]) -> "Table":
+    def with_names(self, columns: Mapping[str, str]) -> "Table":
         """Return the table with other columns for badpo's names."""
         return replace(self, theirs=columns)
 
-    def without(self, *ours: str) -> "Table":
+    def without_names(self, *ours: str) -> "Table":
         """Return the table without columns for some of badpo's names."""
-        return self.reading({name: own for name, own in self.theirs.items() if name not in ours})
+        return self.with_names({name: own for name, own in self.theirs.items() if name not in ours})
 
     def row_name(self, row: int) -> str:
         """Return the number (counted from 1) of the source row from which a row of the table was made."""

@@ -403,7 +403,7 @@ def recognise(
     if not columns.get("annotator") and all("annotator" in vote for vote in votes.values()) and votes:
         what = f"{counted(len(votes), 'pair')} of columns, each with an annotator and a vote"
         table = melt_groups(table, votes, "annotator", what)
-        table = table.without(*(ours for ours, name in columns.items() if name is None))
+        table = table.without_names(*(ours for ours, name in columns.items() if name is None))
         votes = {}
     if layout is None and "annotator" not in {*table.theirs, *columns}:
         table = _find_annotators(table)
@@ -415,7 +415,7 @@ def recognise(
     elif "annotator" in table.theirs and votes:
         what = f"{' and '.join(votes)}: each column holds a vote of the row's annotator"
         games = {name: {"winner": name} for name in votes}
-        table = melt_groups(table.without("judgment_id"), games, "game", what)
+        table = melt_groups(table.without_names("judgment_id"), games, "game", what)
     if columns.get("prompt", "") is None:
         table = _without_prompts(table)
     return _in_rows(table, told, layout)
@@ -435,7 +435,7 @@ def _melt_judges(table: Table, answers: Mapping[str, str]) -> Table:
     else:
         return table
     known = (*KNOWN, *MODELS)
-    return table.reading({ours: name for ours, name in table.theirs.items() if ours in known})
+    return table.with_names({ours: name for ours, name in table.theirs.items() if ours in known})
 
 
 def _with_distinct_names(table: Table) -> Table:
@@ -513,7 +513,7 @@ def _find_columns(
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = table.noted("N103", f"columns read: {pairs}", "name one where another is meant")
-    return table.reading(theirs), answers
+    return table.with_names(theirs), answers
 
 
 def _find_annotators(table: Table) -> Table:
@@ -530,7 +530,7 @@ def _find_annotators(table: Table) -> Table:
     what = f'annotators read from column "{likely[0]}", which was recognised by its name or its content'
     fix: Correction = {"columns": {"annotator": None}}
     table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
-    return table.reading({**table.theirs, "annotator": likely[0]})
+    return table.with_names({**table.theirs, "annotator": likely[0]})
 
 
 def _without_prompts(table: Table) -> Table:
@@ -541,7 +541,7 @@ def _without_prompts(table: Table) -> Table:
     first = table.theirs.get("response_a", table.theirs.get("chosen"))
     if first is None or table.frame[first].map(_is_conversation).mean() >= NEARLY_ALL:
         return table
-    table = table.reading({**table.theirs, "prompt": "prompt"})
+    table = table.with_names({**table.theirs, "prompt": "prompt"})
     return replace(table, frame=table.frame.assign(prompt=""))
 
 
@@ -578,7 +578,7 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
         raise DataError([report_missing(table, theirs, lacks[kind])])
-    table = _filled_down(table.reading(theirs))
+    table = _filled_down(table.with_names(theirs))
     table = _without_empty_rows(table, [theirs[ours] for ours in REQUIRED[kind] if ours in TEXTS])
     turned: Correction = {}
     if kind in ("rated answers", "ranked answers"):
@@ -592,7 +592,7 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
         table = _compared(table, REQUIRED[kind][-2:], turned)
     elif kind == "rating":
         names = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
-        table = table.reading(names)
+        table = table.with_names(names)
     kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
     prompt = table.theirs.get("prompt")
     if prompt is not None and np.isfinite(as_numbers(table.frame[prompt])).all():
@@ -734,7 +734,9 @@ def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
     at = np.flatnonzero(is_empty)
     rows = listed([table.row_name(row) for row in at[:LISTED]], len(at))
     what = f"{counted(len(at), 'row')} without answers left out: {rows}"
-    return table.dropping("no answers", len(at)).with_rows(table.frame[~is_empty]).noted("N106", what)
+    return (
+        table.with_dropped("no answers", len(at)).with_rows(table.frame[~is_empty]).noted("N106", what)
+    )
 
 
 def _renamed(table: Table) -> Table:
@@ -791,7 +793,7 @@ def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
     """
     new = ["annotator", "winner"]
     old = [table.theirs[ours] for ours in new if ours in table.theirs]
-    table = replace(table, frame=table.frame.drop(columns=old)).without(*new, *ANSWERS)
+    table = replace(table, frame=table.frame.drop(columns=old)).without_names(*new, *ANSWERS)
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs.values()]
     if not people and (pairs := find_pairs_of_annotators(frame, free)):
         what = f"{counted(len(pairs), 'pair')} of columns, one for each annotator"
@@ -821,7 +823,7 @@ def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
     ours_of_label = "winner"
     if "response" in table.theirs:
         ours_of_label = "rank" if label.startswith("rank") else "rating"
-    return table.reading(
+    return table.with_names(
         {ours_of_label if ours == label else ours: name for ours, name in table.theirs.items()}
     )
 
@@ -870,7 +872,7 @@ def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
         turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
     table = replace(table, frame=table.frame.assign(winner=winner))
     table = table.noted("N107", what, "if it is the other way round", turned)
-    return table.reading({**table.without(*sides).theirs, "winner": "winner"})
+    return table.with_names({**table.without_names(*sides).theirs, "winner": "winner"})
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -910,7 +912,7 @@ def _answers_beside(table: Table, number: str) -> Table:
         keys, left_out = _with_repeats_apart(keys, frame.drop(columns=[*theirs.values()]))
     of_one = [name for name in keys if name != "response"]
     if "annotator" not in theirs and keys.duplicated().any():
-        like = unused_columns(table.reading({own: own for own in theirs.values()}))
+        like = unused_columns(table.with_names({own: own for own in theirs.values()}))
         what = "some answers are rated more than once, but no column names the annotators"
         fix: Correction = {"columns": {"annotator": like[0]}} if like else {}
         raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
@@ -942,4 +944,4 @@ def _answers_beside(table: Table, number: str) -> Table:
         + (f"; {counted(n, 'row')} without a number left out" if n else "")
         + left_out
     )
-    return spread(table.without("judgment_id", "comparison_id"), votes, sides, what)
+    return spread(table.without_names("judgment_id", "comparison_id"), votes, sides, what)

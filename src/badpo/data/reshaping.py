@@ -174,7 +174,7 @@ def spread(
     names in ``new`` are column names of badpo that ``frame`` also uses.
     """
     kept = {ours: name for ours, name in table.theirs.items() if name in frame and ours not in ANSWERS}
-    return table.with_rows(frame).noted(code, what).reading(kept | {name: name for name in new})
+    return table.with_rows(frame).noted(code, what).with_names(kept | {name: name for name in new})
 
 
 def melt_groups(table: Table, groups: Groups, key: str, what: str) -> Table:
@@ -212,7 +212,7 @@ def _without_rows(table: Table, is_out: Bools, reason: str, what: str) -> Table:
     rows = listed([table.row_name(row) for row in at[:5]], len(at))
     what = f"{counted(len(at), 'row')} left out, {what}: {'row' if len(at) == 1 else 'rows'} {rows}"
     kept = table.frame[~np.asarray(is_out)]
-    return table.dropping(reason, len(at)).with_rows(kept).noted("N106", what)
+    return table.with_dropped(reason, len(at)).with_rows(kept).noted("N106", what)
 
 
 _TRIAL = re.compile(
@@ -408,7 +408,7 @@ def _answers_to_questions(table: Table) -> Table:
         reason = "everybody chose the same response, so the other response is not in the table"
         what = f"{counted(len(n_alike), 'question')} ({counted(n, 'vote')}) left out: {reason}"
         frame = frame.drop(columns=[*n_alike])
-        table = replace(table.dropping(reason, n), frame=frame).noted("N106", what)
+        table = replace(table.with_dropped(reason, n), frame=frame).noted("N106", what)
     if not columns_named(names, ["annotator"]):
         frame = frame.assign(annotator=[f"row {row + 1}" for row in range(len(frame))])
     what = f"{counted(len(questions), 'column')} with one comparison each, and one row for each person"
@@ -775,13 +775,13 @@ def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
     )
     if n_without:
         what += f"; {counted(n_without, 'row')} without a best answer left out"
-        table = table.dropping("no best answer", n_without)
+        table = table.with_dropped("no best answer", n_without)
     new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
     sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
     # use the code N107, because this notice shows rows in which users can check the direction of the ranking
-    return spread(table.without("judgment_id", "comparison_id"), votes, new, what, "N107")
+    return spread(table.without_names("judgment_id", "comparison_id"), votes, new, what, "N107")
 
 
 def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str], bool]:

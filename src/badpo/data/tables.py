@@ -625,7 +625,7 @@ def _table_of_rows(
     if peculiarities:
         what = f"the file was read with {'; '.join(peculiarities)}"
         table = replace(table, notes=(Problem("N102", what, str(path), "nothing"),))
-    return table.dropping("bad row: number of cells", len(uneven)) if uneven else table
+    return table.with_dropped("bad row: number of cells", len(uneven)) if uneven else table
 
 
 def _split_header(
