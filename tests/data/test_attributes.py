@@ -320,12 +320,12 @@ def test_counts_shares_and_examples_which_are_cut():
     assert example.startswith("word word") and example.endswith("...") and len(example) == 100
 
 
-def test_a_sweep_repeats_every_attribute():
-    found = trials([{"type": "length"}], sweep=("ratio", ["1.5", 2, 4]))  # as text, too
+def test_an_attribute_is_tried_with_several_thresholds():
+    found = trials([{"type": "length", "ratio": ratio} for ratio in ("1.5", 2, 4)])  # as text, too
     assert [trial["parameters"]["ratio"] for trial in found] == [1.5, 2.0, 4.0]
     assert [trial["n_cross"] for trial in found] == [4, 3, 0] and found[-1]["win_rate"] is None
     with pytest.raises(ConfigError, match='no parameter "ration"'):
-        trials([{"type": "length"}], sweep=("ration", [1.5]))
+        trials([{"type": "length", "ration": 1.5}])
     with pytest.raises(ConfigError, match="name an attribute"):
         trials([])
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
-from badpo.cli.options import parse_flags, parse_sweep, parse_targets, split_values
+from badpo.cli.options import parse_flags, parse_targets, split_values
 from badpo.data.attributes import BUILT_IN, as_attributes
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
@@ -120,7 +120,7 @@ def _command_line(words: list[str]) -> None:
         lambda: split_values(words, "--column", "annotator=worker_id"),
         lambda: parse_targets(words),
         *(partial(as_attributes, word) for word in words if "=" in word),
-        *(partial(read, word) for read in (parse_seeds, parse_sweep, parse_value) for word in words),
+        *(partial(read, word) for read in (parse_seeds, parse_value) for word in words),
     ]
     for read in given:
         with suppress(ConfigError):

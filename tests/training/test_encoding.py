@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 from tokenizers.processors import TemplateProcessing
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig
 
 from badpo.attributes import Length, WordList
@@ -23,7 +23,6 @@ from badpo.training.encoding import (
     encode_comparisons,
     encode_prompts,
     encode_responses,
-    find_model_problems,
     render_chats,
     report_lengths,
 )
@@ -166,26 +165,6 @@ def test_missing_tokens_and_unknown_encodings_are_reported():
 
 
 # -- a model's tokenizer before training -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("n_embeddings", "max_length", "found"),
-    [
-        (19, 1024, []),
-        (19, 7, [("W142", "warning", "responses are cut at max_length=7")]),
-        (18, 1024, [("E151", "error", "token id 18 ('small') is outside the model's 18 embeddings")]),
-    ],
-)
-def test_the_problems_of_a_model_with_a_table_are_found(tmp_path, n_embeddings, max_length, found):
-    """The check reads the tokenizer and the configuration of the model, but no weights."""
-    tiny.tokenizer().save_pretrained(tmp_path / "model")
-    LlamaConfig(vocab_size=n_embeddings).save_pretrained(tmp_path / "model")
-    data = Judgments.read(tiny.votes(12, 3))
-    problems = find_model_problems(data, str(tmp_path / "model"), "trl", max_length)
-    for problem, (code, severity, said) in zip(problems, found, strict=True):
-        assert (problem.code, problem.severity) == (code, severity) and said in problem.what
-    with pytest.raises(ConfigError, match="neither a folder with a model"):
-        find_model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
 
 
 # -- chat templates of others, and one without an end -----------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Option
@@ -27,22 +27,21 @@ from badpo.cli.options import (
     AsJson,
     AttributeFile,
     DataArgument,
-    add_reading_options,
     announce,
     complain,
     convert_to_flags,
     print_result,
     report_errors,
 )
-from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, as_argument, with_sides_exchanged
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from badpo.data.judgments import Judgments
+    from badpo.data.judgments import Judgments, ReadingOptions
 
 FIELDS = (
     *("prompt", "response_a", "response_b", "winner", "chosen", "rejected", "rating"),
@@ -50,7 +49,6 @@ FIELDS = (
 )
 RATIO = 1.5
 _READING = ("columns", "winners", "annotators_missing", "repeated", "bad_rows", "layout")
-_DEFAULTS: tuple[Any, ...] = ({}, None, "error", "all")  # values of options that change nothing
 _POLICY = (
     "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; img-src data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -64,7 +62,6 @@ _HEADERS = {
 
 
 @report_errors
-@add_reading_options
 def open_table(
     data: DataArgument,
     attribute_file: AttributeFile = None,
@@ -72,7 +69,7 @@ def open_table(
     no_browser: bool = Option(False, "--no-browser", help="Only print the address."),
     as_json: AsJson = False,
     *,
-    reading: Json,
+    reading: ReadingOptions,
 ) -> None:
     """Show the audit in your browser: choose columns, attributes and the length ratio. No data leave this machine."""
     import uvicorn
@@ -86,8 +83,9 @@ def open_table(
         os.environ[KEY_VARIABLE] = secrets.token_hex(32)
     token = secrets.token_urlsafe(32)
     app = local_app(OpenedTable(data, reading), token)
-    quiet: Json = {"log_config": None, "access_log": False}
-    config = uvicorn.Config(app, "127.0.0.1", port, timeout_graceful_shutdown=1, **quiet)
+    config = uvicorn.Config(
+        app, "127.0.0.1", port, log_config=None, access_log=False, timeout_graceful_shutdown=1
+    )
     try:
         bound = config.bind_socket()
     except SystemExit:
@@ -114,7 +112,7 @@ def open_table(
 class Choices:
     """The user's choices on the page: options for reading the table, attributes, and the length ratio."""
 
-    reading: Json
+    reading: ReadingOptions
     ticked: tuple[str, ...]
     ratio: float = RATIO
 
@@ -122,22 +120,21 @@ class Choices:
 class OpenedTable:
     """State of the page: the table, the votes that were read last, and the attributes measured on these votes."""
 
-    def __init__(self, path: Path, reading: Json):
+    def __init__(self, path: Path, reading: ReadingOptions):
         from badpo.data.attributes import describe_attributes
         from badpo.data.tables import read_table
 
-        self.path, self.table = path, read_table(path, reading["bad_rows"] == "drop")
+        self.path, self.table = path, read_table(path, reading.get("bad_rows") == "drop")
         self.names = [str(name) for name in self.table.frame]
         simple = [row["type"] for row in describe_attributes() if row["example"] == row["type"]]
         self.built_in = self.offered = ["length", *simple]
         self.lock = Lock()
-        read = {name: value for name, value in reading.items() if value not in _DEFAULTS}
-        self.first = Choices(read, ("length", "markdown", "position"))
-        self._read: tuple[Json, list[str]] | None = None
+        self.first = Choices(reading, ("length", "markdown", "position"))
+        self._read: tuple[ReadingOptions, list[str]] | None = None
         self._votes: Judgments | None = None
         self._measured: dict[str, Judgments] = {}
 
-    def choices(self, form: Any) -> Choices:
+    def choices(self, form: QueryParams) -> Choices:
         """Read the fields of a form. The function ignores attributes that the page does not offer."""
         try:
             read, fix = json.loads(form["reading"]), json.loads(form.get("fix") or "{}")
@@ -210,7 +207,7 @@ class OpenedTable:
             missing=np.hstack([part.missing for part in parts]),
         )
 
-    def mapping(self, choices: Choices) -> Json:
+    def mapping(self, choices: Choices) -> dict[str, object]:
         """Return the page's content about reading the table: columns, first rows, questions, and problems."""
         from badpo.data.reading import rows_in_words
 
@@ -228,9 +225,8 @@ class OpenedTable:
             # the user has to confirm labels whose sides badpo knows only from the order of the labels
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
-            turned = [*by_order, with_sides_exchanged({"winners": choices.reading.get("winners", {})})][
-                0
-            ]
+            winners = choices.reading.get("winners") or {}
+            turned = [*by_order, with_sides_exchanged({"winners": winners})][0]
         return {
             "problems": problems,
             "rows": rows,
@@ -243,22 +239,23 @@ class OpenedTable:
             "fields": FIELDS,
             "names": self.names,
             "offered": self.offered,
-            "recognized": self.columns(choices.reading.get("columns", {})),
+            "recognized": self.columns(choices.reading.get("columns") or {}),
         }
 
-    def findings(self, choices: Choices) -> Json:
+    def findings(self, choices: Choices) -> dict[str, object]:
         """Return the page's content about biases: findings, a chart, examples of attributes, and the audit command."""
         from badpo.auditing.annotators import AuditOptions
         from badpo.auditing.dependence import select_independent_votes
         from badpo.auditing.impact import choose_example_pairs
         from badpo.auditing.pool_bias import plain, pool_attributes
         from badpo.results.audit_findings import attribute_findings, pair_sentences
+        from badpo.results.audit_json import BiasSummary
         from badpo.results.audit_page import draw_bias_figure
 
         flags = [word for text in self.attributes(choices) for word in ("--attribute", text)]
         words = ["badpo", "audit", as_argument(self.path), *flags, *convert_to_flags(choices.reading)]
-        content: Json = {"command": shlex.join(words), "verdicts": [], "leans": None, "wrong": ""}
-        content |= {"left_out": [], "examples": {}}
+        content: dict[str, object] = {"command": shlex.join(words), "leans": None, "wrong": ""}
+        content |= {"verdicts": [], "left_out": [], "examples": {}}
         if not flags:
             return content | {"wrong": "Tick an attribute."}
         try:
@@ -267,7 +264,7 @@ class OpenedTable:
             return content | {"wrong": str(error)}
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
         options = AuditOptions()
-        summary: Json = {
+        summary: BiasSummary = {
             "attributes": plain(pool_attributes(judgments, {})),
             "pool": {},
             "settings": {"attributes": configs, "rho": options.rho, "fdr": options.fdr},

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import typer.core
@@ -21,8 +21,11 @@ from badpo import __version__
 from badpo.cli import options
 from badpo.cli.local_page import open_table
 from badpo.cli.votes import audit, forget, import_votes, watch
-from badpo.data.files import Json, locked
+from badpo.data.files import locked
 from badpo.data.problems import ConfigError, counted
+
+if TYPE_CHECKING:
+    from badpo.data.judgments import ReadingOptions
 
 RunsArgument = Annotated[
     list[Path],
@@ -37,7 +40,7 @@ class Commands(typer.core.TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Store the words of the user's command line, so that badpo can write corrected commands."""
-        options.command_line.update(words=tuple(args), source=None)
+        options.command_line.words, options.command_line.source = tuple(args), None
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -122,21 +125,13 @@ def _root(
 
 @app.command()
 @options.report_errors
-@options.add_reading_options
 def check(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
     attribute_file: options.AttributeFile = None,
-    model: str | None = Option(
-        None, help="Also encode the votes with this model's tokenizer and count the texts that are cut."
-    ),
-    encoding: str = Option("trl", help="With --model: trl or paper."),
-    max_length: int = Option(
-        1024, help="With --model: maximum number of tokens of prompt and response together."
-    ),
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: "ReadingOptions",
 ) -> None:
     """Report all problems of a table of votes. The exit code is 3 if a problem prevents training."""
     options.announce(data, as_json)
@@ -144,11 +139,7 @@ def check(
     from badpo.data.judgments import Judgments
 
     judgments = Judgments.read(data, attributes=attribute or (), **reading)
-    problems = list(check_judgments(judgments))
-    if model is not None:
-        from badpo.training.encoding import find_model_problems
-
-        problems += find_model_problems(judgments, model, encoding, max_length)
+    problems = check_judgments(judgments)
     counts = {
         "judgments": judgments.n_votes,
         "comparisons": judgments.n_comparisons,
@@ -190,20 +181,14 @@ def attributes_list(
 
 @attributes_app.command("test")
 @options.report_errors
-@options.add_reading_options
 def attributes_test(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
     attribute_file: options.AttributeFile = None,
-    sweep: str | None = Option(
-        None,
-        metavar="KEY=V1,V2,...",
-        help="Test several values of a parameter of the attribute, such as ratio=1.25,1.5,2.",
-    ),
     examples: int = Option(3, help="Number of examples of each kind."),
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: "ReadingOptions",
 ) -> None:
     """Test an attribute on your votes: how often the responses differ in it, which response wins, and examples."""
     from badpo.data.attributes import parsed_attribute
@@ -212,7 +197,7 @@ def attributes_test(
 
     configs = [parsed_attribute(text) for text in attribute or []]
     judgments = Judgments.read(data, **reading)
-    trials = attribute_trials(judgments, configs, sweep=options.parse_sweep(sweep), n_examples=examples)
+    trials = attribute_trials(judgments, configs, n_examples=examples)
     figures = ("cross_share", "n_cross", "win_rate", "log_odds", "ci_low", "ci_high")
     columns = ("attribute", "parameters", *figures)
     heading = (
@@ -224,7 +209,7 @@ def attributes_test(
             [heading, *([options.format_value(trial[name]) for name in columns] for trial in trials)]
         )
     ]
-    for trial in trials if sweep is None else []:
+    for trial in trials:
         for kind, texts in trial["examples"].items():
             lines += ["", f"{trial['attribute']}, {kind}:"]
             lines += [f"  {text}" for text in texts] or ["  (none)"]
@@ -264,7 +249,6 @@ Every key of a recipe is also an option. The most important keys are:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 @options.report_errors
-@options.add_reading_options
 @options.handle_interrupt(
     "stopped before the first checkpoint, so no result is kept; start again with: {again}"
 )
@@ -288,7 +272,7 @@ def train(
     trust_remote_code: bool = Option(False, help="Allow the model to run its own code from the Hub."),
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: "ReadingOptions",
 ) -> None:
     """Train the runs of a recipe."""
     from badpo.training.recipe import read_recipe
@@ -297,7 +281,7 @@ def train(
     if attribute:
         overrides["attributes"] = attribute
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
-    options.command_line["source"] = recipe.data.dataset_name
+    options.command_line.source = recipe.data.dataset_name
     for notice in recipe.notices if options.is_first_process() and not as_json else ():
         options.complain(str(notice))
     from badpo.runs.run import plan_run, run_folder, train_run

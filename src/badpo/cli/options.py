@@ -16,14 +16,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from badpo.data.files import Json
 from badpo.data.problems import (
     ConfigError,
     DataError,
@@ -34,6 +35,10 @@ from badpo.data.problems import (
     listed,
     written_out,
 )
+
+if TYPE_CHECKING:
+    from badpo.data.judgments import ReadingOptions
+    from badpo.training.recipe import Keys
 
 
 def split_values(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
@@ -52,16 +57,6 @@ def split_values(texts: Sequence[str] | None, option: str, example: str) -> list
 def _split_value(text: str, option: str) -> tuple[str, str, str]:
     """Split an option value into the part before the equals sign, the sign, and the part after the sign."""
     return text.partition("=") if option == "--column" else text.rpartition("=")
-
-
-def parse_sweep(text: str | None) -> tuple[str, list[Any]] | None:
-    """Parse KEY=V1,V2 into a parameter and its values; return None if the option is missing."""
-    if text is None:
-        return None
-    from badpo.data.attributes import parameter
-
-    ((name, values),) = split_values([text], "--sweep", "ratio=1.25,1.5,2")
-    return name, [parameter(value) for value in values.split(",")]
 
 
 _TARGET = "woman=0.5"
@@ -86,18 +81,16 @@ def parse_targets(texts: Sequence[str]) -> dict[str, float]:
         try:
             targets[name] = float(value)
         except ValueError:
-            raise ConfigError(
-                f"--target {name}={value}: the rate is not a number; write it as in --target {_TARGET}"
-            ) from None
+            targets[name] = float("nan")
         if not 0 < targets[name] < 1:
             raise ConfigError(
-                f"--target {name}={value}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
-                "To exclude an attribute completely, forbid its tokens in decoding"
+                f"--target {name}={value}: a rate must be a number strictly between 0 and 1, as in --target {_TARGET}; "
+                "no finite tilt reaches 0 or 1. To exclude an attribute completely, forbid its tokens in decoding"
             )
     return targets
 
 
-def parse_flags(arguments: Sequence[str]) -> Json:
+def parse_flags(arguments: Sequence[str]) -> "Keys":
     """Parse recipe keys as ``trl dpo`` does, in the forms ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
     Examples
@@ -107,8 +100,8 @@ def parse_flags(arguments: Sequence[str]) -> Json:
     """
     from badpo.data.yaml_files import parse_value
 
-    keys: dict[str, list[Any]] = {}
-    values: list[Any] | None = None
+    keys: Keys = {}
+    values = None
     for argument in arguments:
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
@@ -127,58 +120,20 @@ def parse_flags(arguments: Sequence[str]) -> Json:
     }
 
 
-def convert_columns(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
-    """Convert --column and --winner to arguments of `Judgments.read`; an empty column name leaves a column unused."""
-    columns = {
-        name: column or None for name, column in split_values(column, "--column", "annotator=worker_id")
-    }
-    return {"columns": columns, "winners": dict(split_values(winner, "--winner", "model_a=a"))}
-
-
-def convert_to_recipe_keys(reading: Json, ctx: typer.Context) -> Json:
+def convert_to_recipe_keys(reading: "ReadingOptions", ctx: typer.Context) -> "Keys":
     """Convert the reading options on the command line to keys of a recipe; an option that was not given has no key."""
-    # empty cells have an empty label, which cannot be a part of a key
-    keys = {
-        f"{name}.{key or 'NULL'}": value
-        for name in ("columns", "winners")
-        for key, value in reading[name].items()
-    }
-    layout = {"layout": reading["layout"]} if reading["layout"] else {}
-    choices = ("annotators_missing", "repeated", "bad_rows")
-    sources = {name: ctx.get_parameter_source(name) for name in choices}
-    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
-    return keys | layout | {name: reading[name] for name in given}
-
-
-def add_reading_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for reading a table to a command, which receives them as the argument ``reading``."""
-
-    @functools.wraps(command)
-    def wrapped(
-        *args: Any,
-        column: Sequence[str] | None,
-        winner: Sequence[str] | None,
-        rating: str | None,
-        wide: bool,
-        counts: bool,
-        **kwargs: Any,
-    ) -> None:
-        if wide and counts:
-            raise ConfigError("--wide and --counts exclude each other: a table has one layout")
-        reading = convert_columns([*(column or ()), *([f"rating={rating}"] if rating else [])], winner)
-        reading["layout"] = "wide" if wide else "counts" if counts else None
-        choices = {name: kwargs.pop(name) for name in ("annotators_missing", "repeated", "bad_rows")}
-        command(*args, reading=reading | choices, **kwargs)
-
-    own = inspect.signature(command, eval_str=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [parameter for name, parameter in own.parameters.items() if name != "reading"]
-    parameters += [
-        inspect.Parameter(name, keyword, default=default, annotation=kind)
-        for name, (kind, default) in READING_OPTIONS.items()
-    ]
-    vars(wrapped)["__signature__"] = own.replace(parameters=parameters)
-    return wrapped
+    keys: Keys = {}
+    for name, value in reading.items():
+        # empty cells have an empty label, which cannot be a part of a key
+        entries = value.items() if isinstance(value, Mapping) else ()
+        keys |= {f"{name}.{key or 'NULL'}": entry for key, entry in entries}
+    if "layout" in reading:
+        keys["layout"] = reading["layout"]
+    for name in ("annotators_missing", "repeated", "bad_rows"):
+        source = ctx.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            keys[name] = ctx.params[name]
+    return keys
 
 
 # -- options -----------------------------------------------------------------------------------------------------
@@ -238,45 +193,62 @@ ColumnOption = Annotated[
         "annotators. Repeatable.",
     ),
 ]
-WinnerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--winner",
+
+
+def convert_columns(column: Sequence[str] | None) -> dict[str, str | None]:
+    """Convert --column to the argument ``columns`` of `Judgments.read`; an empty column name leaves a column unused."""
+    named = split_values(column, "--column", "annotator=worker_id")
+    return {name: column or None for name, column in named}
+
+
+def convert_reading_options(
+    column: ColumnOption = None,
+    winner: list[str] = Option(
+        [],
         metavar="YOURS=a|b|tie|skip",
         help="Define the meaning of a label in your table, such as model_a=a; repeatable.",
     ),
-]
-
-
-def _option(default: Any, help: str, *names: str, kind: Any = str, **more: Any) -> tuple[Any, Any]:
-    """Annotation and default of an option."""
-    return Annotated[kind, typer.Option(*names, help=help, **more)], default
-
-
-_RATING = (
-    "Column with ratings instead of a winner; --winner high=a means that high ratings prefer response a."
-)
-READING_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "column": (ColumnOption, None),
-    "winner": (WinnerOption, None),
-    "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
-    "wide": _option(
+    rating: str | None = Option(
+        None,
+        metavar="COLUMN",
+        help="Column with ratings instead of a winner; --winner high=a means that high ratings prefer response a.",
+    ),
+    wide: bool = Option(
         False,
-        "The table has one column of labels for each annotator; --column annotator=ann_1,ann_2 selects the columns.",
         "--wide",
-        kind=bool,
+        help="The table has one column of labels for each annotator; --column annotator=ann_1,ann_2 selects the "
+        "columns.",
     ),
-    "counts": _option(
-        False, "The table has columns with numbers of votes, such as votes_a.", "--counts", kind=bool
+    counts: bool = Option(
+        False, "--counts", help="The table has columns with numbers of votes, such as votes_a."
     ),
-    "annotators_missing": _option("error", "Votes without an annotator: error or drop."),
-    "repeated": _option(
-        "all", "Use all votes (all) or only the last vote (last) if an annotator repeats a comparison."
+    annotators_missing: str = Option("error", help="Votes without an annotator: error or drop."),
+    repeated: str = Option(
+        "all",
+        help="Use all votes (all) or only the last vote (last) if an annotator repeats a comparison.",
     ),
-    "bad_rows": _option(
-        "error", "If a row cannot be read, stop (error), or drop and count the row (drop)."
+    bad_rows: str = Option(
+        "error", help="If a row cannot be read, stop (error), or drop and count the row (drop)."
     ),
-}
+) -> "ReadingOptions":
+    """Convert the options for reading a table to arguments of `Judgments.read`, without those that change nothing."""
+    if wide and counts:
+        raise ConfigError("--wide and --counts exclude each other: a table has one layout")
+    reading: ReadingOptions = {
+        "columns": convert_columns([*(column or ()), *([f"rating={rating}"] if rating else [])]),
+        "winners": dict(split_values(winner, "--winner", "model_a=a")),
+    }
+    if wide or counts:
+        reading["layout"] = "wide" if wide else "counts"
+    if annotators_missing != "error":
+        reading["annotators_missing"] = annotators_missing
+    if repeated != "all":
+        reading["repeated"] = repeated
+    if bad_rows != "error":
+        reading["bad_rows"] = bad_rows
+    return reading
+
+
 RunModel = Annotated[
     str | None,
     typer.Option(
@@ -305,6 +277,10 @@ TrustRun = Annotated[
 # -- output ------------------------------------------------------------------------------------------------------
 
 
+# the result of a command, for printing as JSON
+Content = Mapping[str, object] | Sequence[Mapping[str, object]]
+
+
 def is_first_process() -> bool:
     """Whether this process is the only process or the first process of a run."""
     return int(os.environ.get("RANK", "0")) == 0
@@ -328,7 +304,7 @@ def complain(what: str) -> None:
     print(written_out(what), file=sys.stderr, flush=True)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Content) -> None:
     """Print one JSON object, in which paths and other values that are not JSON become text."""
     is_unicode = "utf" in (sys.stdout.encoding or "").lower()
     say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
@@ -340,7 +316,7 @@ def announce(source: str | Path, as_json: bool) -> None:
         say(f"reading {source}")
 
 
-def print_result(as_json: bool, value: Any, text: str | Path) -> None:
+def print_result(as_json: bool, value: Content, text: str | Path) -> None:
     """Print the result of a command as JSON for programs, or as text for people."""
     print_json(value) if as_json else say(text)
 
@@ -353,7 +329,7 @@ class WrittenOutRecord(logging.LogRecord):
         return written_out(super().getMessage())
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Format a value for people: four significant digits, thousands separators, and a dash for None.
 
     Examples
@@ -377,7 +353,7 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
-def format_lines(values: Mapping[str, Any], indent: int = 0) -> str:
+def format_lines(values: Mapping[str, object], indent: int = 0) -> str:
     """Format names with their values, one pair in each line; nested values are indented.
 
     Examples
@@ -414,21 +390,23 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     Tasks with the same text before a colon are stages of one task.
     """
     start = time.monotonic()
+    # the text and the share of the last report, the time and the share at the start of its task, and its expected end
     stage, ended = ("starting", 0.0, start, 0.0, start), threading.Event()
 
     def progress(what: str, share: float) -> None:
         nonlocal stage
         before, reached, since, first, _ = stage
-        is_same_task = what.partition(":")[0] == before.partition(":")[0] and share >= reached
         now = time.monotonic()
-        stage = (what, share, *((since, first) if is_same_task else (now, share)), now)
+        if what.partition(":")[0] != before.partition(":")[0] or share < reached:
+            since, first = now, share
+        seconds_a_share = (now - since) / (share - first) if share > first else 0.0
+        stage = (what, share, since, first, now + (1 - share) * seconds_a_share)
 
     def format_line() -> str:
-        what, share, since, first, reported = stage
+        what, share, _, _, end = stage
         now = time.monotonic()
-        left = seconds_left(share - first, reported - since, 1 - share, now - reported)
         state = f"{100 * share:.0f} %" if share else ""
-        state += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
+        state += f", {timedelta(seconds=round(end - now))} left" if end - now >= 1 else ""
         return f"{now - start:5.0f} s  {what}  {state}".rstrip()
 
     def print_lines() -> None:
@@ -450,51 +428,39 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
             print("\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-def seconds_left(share_done: float, seconds_done: float, share_left: float, since: float) -> float:
-    """Estimated seconds until a task ends; ``share_done`` took ``seconds_done`` and was reached ``since`` seconds ago.
-
-    The estimated time decreases while the next stage runs. The estimated time is 0 before the first stage ends, and if
-    the next stage takes longer than estimated.
-
-    >>> seconds_left(0.2, 60.0, 0.8, 0.0), seconds_left(0.2, 60.0, 0.8, 180.0), seconds_left(0.2, 60.0, 0.8, 300.0)
-    (240.0, 60.0, 0.0)
-    """
-    return max(share_left * seconds_done / share_done - since, 0.0) if share_done > 0 else 0.0
-
-
 # -- remedies ----------------------------------------------------------------------------------------------------
 
-# words of the user's command line and the path of the table, from which badpo writes corrected commands
-command_line: Json = {"words": (), "source": None}
+
+@dataclass
+class CommandLine:
+    """Words of the user's command line and the table that it names, from which badpo writes corrected commands."""
+
+    words: tuple[str, ...] = ()
+    source: Path | str | None = None
 
 
-def convert_to_flags(fix: Mapping[str, Any]) -> list[str]:
+command_line = CommandLine()
+
+
+def convert_to_flags(fix: Mapping[str, object]) -> list[str]:
     """Convert arguments of `Judgments.read` to options of the user's command."""
-    command = [*command_line["words"], ""][0]
     flags: list[str] = []
     for name, value in fix.items():
-        entries = value.items() if isinstance(value, Mapping) else [(None, value)]
-        for key, entry in entries:
-            match command, name, key, entry:
-                case "train", "source", _, _:
-                    flags += ["--dataset_name", str(entry)]
-                case _, "layout", _, _:
-                    flags += [f"--{entry}"]
-                case "import", "columns", "annotator", None:
-                    flags += ["--annotators", "none"]
-                case _, _, None, _:
-                    flags += [f"--{name.replace('_', '-')}", str(entry)]
-                case _:
-                    flags += [
-                        f"--{name.removesuffix('s')}",
-                        f"{key}={'' if entry is None else entry}",
-                    ]
+        if isinstance(value, Mapping):
+            for key, entry in value.items():
+                flags += [f"--{name.removesuffix('s')}", f"{key}={'' if entry is None else entry}"]
+        elif name == "layout":
+            flags.append(f"--{value}")
+        elif name == "source" and command_line.words[:1] == ("train",):
+            flags += ["--dataset_name", str(value)]
+        else:
+            flags += [f"--{name.replace('_', '-')}", str(value)]
     return flags
 
 
-def write_corrected_command(fix: Mapping[str, Any]) -> str:
+def write_corrected_command(fix: Mapping[str, object]) -> str:
     """Return the user's command with corrected options, which the user can paste into a shell."""
-    words, table = list(command_line["words"]), Path(str(command_line["source"]))
+    words, table = list(command_line.words), Path(str(command_line.source))
     words = [as_argument(word) if Path(word) == table else word for word in words if word != "--"]
     if "source" in fix and table in map(Path, words):
         words = [as_argument(fix["source"]) if Path(word) == table else word for word in words]
@@ -513,10 +479,11 @@ def find_conversion(error: DataError) -> list[str]:
     from badpo.importers.convert import TABLE, detect_format
     from badpo.importers.export import Export
 
-    source, out = command_line["source"], "judgments.parquet"
+    source, out = command_line.source, "judgments.parquet"
     is_read = {problem.code for problem in error.problems}.isdisjoint(("E101", "E107"))
-    is_read = is_read or not source or command_line["words"][0] == "import"
-    if is_read or detect_format(Export(read_table(source))) == TABLE:
+    if is_read or not source or command_line.words[0] == "import":
+        return []
+    if detect_format(Export(read_table(source))) == TABLE:
         return []
     first = shlex.join(["badpo", "import", as_argument(source), "--out", out])
     return [f"{first} && {write_corrected_command({'source': out})}"]
@@ -527,7 +494,7 @@ def format_problem(problem: Problem) -> str:
     return problem.told(shlex.join(convert_to_flags(problem.fix)))
 
 
-def convert_problem(problem: Problem) -> Json:
+def convert_problem(problem: Problem) -> dict[str, object]:
     """Convert a problem to JSON, with its remedy as options of the user's command."""
     fields = {name: value for name, value in vars(problem).items() if name not in ("fix", "lengths")}
     return {**fields, "flags": convert_to_flags(problem.fix), "page": problem.page}
@@ -546,14 +513,18 @@ EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 
 def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command so that an error prints one message and sets the exit code; ``--debug`` shows the traceback."""
+    takes_reading = command.__annotations__.pop("reading", None) is not None
 
     @functools.wraps(command)
-    def wrapped(*args: Any, debug: bool = False, **kwargs: Any) -> None:
+    def wrapped(debug: bool = False, **arguments: Any) -> None:
         if _is_one_of_several():
             # if one process ends, the launcher may end the other processes before they notice that it has ended
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
-            command(*args, **kwargs)
+            if takes_reading:
+                given = {option.name: arguments.pop(option.name) for option in reading_options}
+                arguments["reading"] = convert_reading_options(**given)
+            command(**arguments)
         except typer.Exit:
             raise
         except Exception as error:
@@ -561,27 +532,42 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
                 complain(traceback.format_exc())
             if _is_one_of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            source = kwargs.get("data", kwargs.get("source", command_line["source"]))
+            source = arguments.get("data", arguments.get("source", command_line.source))
             if isinstance(source, list):  # select the table with the error
                 places = [problem.where for problem in getattr(error, "problems", ())]
                 source = next((one for one in source if str(one.expanduser()) in places), None)
-            command_line["source"] = source
+            command_line.source = source
             code, message = _describe_error(error)
-            content: Json = {"error": message, "exit_code": code}
-            if isinstance(error, DataError):
-                content["problems"] = [convert_problem(problem) for problem in error.problems]
-                fixes = [error.fix, error.turned, *(fix for _, fix in error.others)]
-                calls = [write_corrected_command(fix) for fix in fixes if fix]
-                content["commands"], content["as_read"] = find_conversion(error) or calls, error.shown
-                content["question"], content["answers"] = error.question, error.answers
-            print_json(content) if kwargs.get("as_json") else complain(message)
+            if arguments.get("as_json"):
+                print_json({"error": message, "exit_code": code} | _convert_corrections(error))
+            else:
+                complain(message)
             raise typer.Exit(code) from error
 
-    # add the option --debug to the signature of the command
+    # add the options to the signature of the command
     own = inspect.signature(command, eval_str=True)
-    option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
-    vars(wrapped)["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
+    parameters = [parameter for name, parameter in own.parameters.items() if name != "reading"]
+    keyword, reading_options = inspect.Parameter.KEYWORD_ONLY, []
+    if takes_reading:
+        reading_options = [*inspect.signature(convert_reading_options).parameters.values()]
+    parameters += [option.replace(kind=keyword) for option in reading_options]
+    parameters.append(inspect.Parameter("debug", keyword, default=False, annotation=Debug))
+    vars(wrapped)["__signature__"] = own.replace(parameters=parameters)
     return wrapped
+
+
+def _convert_corrections(error: Exception) -> dict[str, object]:
+    """Convert the problems of a `DataError` and its corrected commands to JSON."""
+    if not isinstance(error, DataError):
+        return {}
+    fixes = [error.fix, error.turned, *(fix for _, fix in error.others)]
+    return {
+        "problems": [convert_problem(problem) for problem in error.problems],
+        "commands": find_conversion(error) or [write_corrected_command(fix) for fix in fixes if fix],
+        "as_read": error.shown,
+        "question": error.question,
+        "answers": error.answers,
+    }
 
 
 @contextmanager
@@ -590,7 +576,7 @@ def handle_interrupt(what_is_left: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        again = shlex.join(["badpo", *command_line["words"]])
+        again = shlex.join(["badpo", *command_line.words])
         complain(str(interrupt) or what_is_left.format(again=again))
         raise typer.Exit(EXIT_STOPPED) from None
 
@@ -646,7 +632,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.strerror:
         text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        resume = ", with --resume if there is a checkpoint" * (command_line["words"][:1] == ("train",))
+        resume = ", with --resume if there is a checkpoint" * (command_line.words[:1] == ("train",))
         return EXIT_FAILED, f"{text}\nfree some space and run the command again{resume}"
     if os.strerror(errno.EROFS) in text:
         return EXIT_FAILED, f"{text}\nchoose a folder that can be written"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Argument, Option
 
 from badpo.cli import options
-from badpo.data.files import Json, appearing, locked
+from badpo.data.files import appearing, locked
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
 if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
+    from badpo.data.judgments import ReadingOptions
 
 
 # codes of the findings about columns and labels that `badpo audit` prints
@@ -38,7 +39,6 @@ _RHO = Option(
 
 @options.report_errors
 @options.handle_interrupt("stopped; no file was written; start again with: {again}")
-@options.add_reading_options
 def audit(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
@@ -77,13 +77,13 @@ def audit(
     fail_on: list[str] = _FAIL_ON,
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: ReadingOptions,
 ) -> None:
     """Estimate the biases of annotators with confidence intervals, and report what the votes cannot identify."""
     options.announce(data, as_json)
     _use_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import audit_folder, read_audited_table, split_bound
+    from badpo.auditing.result import audit_folder, split_bound
     from badpo.data.judgments import Judgments
 
     for bound in fail_on:  # report wrong bounds and folders before the audit
@@ -108,7 +108,7 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
-        _warn_about_replaced_audit(result, read_audited_table(out), data, out)
+        _warn_about_replaced_audit(result, data, out)
         page = result.write(out)
         about_people = _write_people(result, out, mapping) if people else ""
     written = f"report: {page} (you may share this page; keep the other files of the folder private)"
@@ -119,11 +119,12 @@ def audit(
         raise typer.Exit(options.EXIT_NOT_MET)
 
 
-def _warn_about_replaced_audit(result: AuditResult, before: Json, data: Path, out: Path) -> None:
+def _warn_about_replaced_audit(result: AuditResult, data: Path, out: Path) -> None:
     """Warn if the folder has an audit of another table, or if only a few annotators were added or removed since."""
+    from badpo.auditing.result import read_audited_table
     from badpo.data.forgetting import is_recorded
 
-    data_now = result.summary["data"]
+    before, data_now = read_audited_table(out), result.summary["data"]
     if before and before["source"] != data_now["source"]:
         options.complain(
             f"the audit of {data_now['source']} replaces the audit of {before['source']} in {out}"
@@ -152,7 +153,6 @@ def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
 
 
 @options.report_errors
-@options.add_reading_options
 def watch(
     data: options.DataArgument,
     state: Path = Option(..., help="File that keeps the counts between calls."),
@@ -166,7 +166,7 @@ def watch(
     alpha: float = Option(0.05, help="Accepted share of false flags (false discovery rate)."),
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: ReadingOptions,
 ) -> None:
     """Audit votes while they still arrive. Run badpo watch with all votes so far, as often as you like."""
     options.announce(data, as_json)
@@ -194,7 +194,6 @@ _COUNTED_CODES = ("N112", "N119", "N130", "N133")
 
 
 @options.report_errors
-@options.add_reading_options
 def import_votes(
     source: Path = Argument(
         ...,
@@ -211,47 +210,37 @@ def import_votes(
     keep: list[str] = Option(
         [], metavar="COLUMN", help="Copy this column to the new table; repeatable."
     ),
-    annotators: Literal["none"] | None = Option(
-        None, help="Write none if the export does not say who cast the votes."
-    ),
     write_mapping: Path | None = Option(
         None, metavar="FILE", help="Also write a private file with the id behind each pseudonym."
     ),
     as_json: options.AsJson = False,
     *,
-    reading: Json,
+    reading: ReadingOptions,
 ) -> None:
     """Convert votes of another program: pseudonyms replace ids, and personal fields are left out."""
     options.announce(source, as_json)
     from badpo.importers.convert import import_file
 
-    if annotators:
-        reading["columns"]["annotator"] = None
-    result = import_file(
-        source,
-        out,
-        format=format,
-        keep=keep,
-        mapping=write_mapping,
-        **reading,
-    )
-    problems = result.pop("problems")
-    counts = result | {"dropped": {row["reason"]: row["n"] for row in result["dropped"]}}
-    counts = {name: value for name, value in counts.items() if value or name == "annotators"}
+    reading["keep"] = keep
+    result = import_file(source, out, format=format, mapping=write_mapping, **reading)
+    if as_json:
+        problems = [options.convert_problem(problem) for problem in result["problems"]]
+        return options.print_json({**result, "problems": problems})
+    dropped = {row["reason"]: row["n"] for row in result["dropped"]}
     names = {"personal": "personal, left out"}
-    lines = [options.format_lines({names.get(name) or name: value for name, value in counts.items()})]
-    lines += [
-        options.format_problem(problem) for problem in problems if problem.code not in _COUNTED_CODES
-    ]
+    shown = {
+        names.get(name, name): value
+        for name, value in {**result, "dropped": dropped}.items()
+        if name != "problems" and (value or name == "annotators")
+    }
+    options.say(options.format_lines(shown))
+    for problem in result["problems"]:
+        if problem.code not in _COUNTED_CODES:
+            options.say(options.format_problem(problem))
     if write_mapping:
-        lines.append(
-            f"{result['mapping']} contains the id behind each pseudonym; keep this file apart from the table"
+        options.say(
+            f"{write_mapping} contains the id behind each pseudonym; keep this file apart from the table"
         )
-    options.print_result(
-        as_json,
-        result | {"problems": [options.convert_problem(each) for each in problems]},
-        "\n".join(lines),
-    )
 
 
 @options.report_errors
@@ -288,7 +277,7 @@ def forget(
         where = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
         raise ConfigError(f"name the places to search: {where}")
     people = forgetting.find_people(annotators, mapping)
-    columns = options.convert_columns(column, None)["columns"]
+    columns = options.convert_columns(column)
     if column and (columns.keys() != {"annotator"} or not columns["annotator"]):
         raise ConfigError(
             "--column of forget names the column of the annotators: --column annotator=COLUMN"

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pandas as pd
 
 from badpo.data.cells import Table, as_ids, as_objects
-from badpo.data.files import Json, as_json, locked, write_json
-from badpo.data.judgments import Judgments
+from badpo.data.files import as_json, locked, write_json
+from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.layouts import recognise
 from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
@@ -46,12 +46,7 @@ class Imported:
 
 
 def import_votes(
-    source: Source,
-    format: str | None = None,
-    columns: Mapping[str, str | None] | None = None,
-    winners: Mapping[str, str] | None = None,
-    layout: str | None = None,
-    bad_rows: str = "error",
+    source: Source, format: str | None = None, **reading: Unpack[ReadingOptions]
 ) -> Imported:
     """Read the votes of any known export.
 
@@ -60,19 +55,16 @@ def import_votes(
     source : any source of `badpo.data.tables.read_table`
     format : str or None
         A name in `FORMATS`, or ``table``. None detects the format from the columns.
-    columns : mapping or None
-        badpo's column name -> the column or field of the source.
-    winners : mapping or None
-        Label in the source -> a, b or tie.
-    layout, bad_rows
-        Options for a plain table; see `Judgments.read`.
+    **reading
+        Options of `Judgments.read`, of which the readers use ``columns``, ``winners``, ``layout`` and ``bad_rows``. The
+        last two are for a plain table.
 
     Raises
     ------
     ConfigError
         If the format has no reader, or if the reader does not use one of the options.
     DataError
-        E145 if the format is not known, E146 if a field cannot be recognized, E104 if the export has no vote.
+        E145 if the export has another format, E146 if a field cannot be recognized, E104 if the export has no vote.
 
     Examples
     --------
@@ -83,8 +75,9 @@ def import_votes(
     >>> imported.format, imported.table.frame["winner"].tolist()
     ('arena', ['b'])
     """
-    export = Export(read_table(source, bad_rows == "drop"), columns or {}, winners or {})
-    table, names = export.table, (*FORMATS, TABLE)
+    table = read_table(source, reading.get("bad_rows") == "drop")
+    export = Export(table, reading.get("columns") or {}, reading.get("winners") or {})
+    layout, names = reading.get("layout"), (*FORMATS, TABLE)
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
@@ -97,18 +90,9 @@ def import_votes(
         return Imported(votes, name, {}, unused, personal, export.findings)
     try:
         read = recognise(table, export.columns, layout)
-    except DataError as error:
-        if export.columns or format or any(problem.fix for problem in error.problems):
-            # `Judgments.read` reports the error and suggests how to read the table
-            return Imported(table, TABLE, export.columns, [], [], [])
-        known_formats = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
-        remedy = (
-            "name the columns of the table with --column, or name the format of the export with --format"
-        )
-        unknown = export.build_error(
-            "E145", f"the columns match no known format: {known_formats}", remedy
-        )
-        raise DataError([*unknown.problems, *error.problems]) from None
+    except DataError:
+        # `Judgments.read` reports the error and suggests how to read the table
+        return Imported(table, TABLE, export.columns, [], [], [])
     # in the wide layout, each annotator has a column, so the name of an unused column may be an annotator's id too
     unused = [str(name) for name in read.frame.columns if name not in KNOWN and layout != "wide"]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
@@ -167,44 +151,52 @@ def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
     return Table(votes, title, dropped=tuple(counted.to_dict("records")))
 
 
+class ImportSummary(TypedDict):
+    """Result of `import_file`.
+
+    ``left_behind`` and ``personal`` are fields that are not in the table. ``problems`` has warnings and notices.
+    """
+
+    format: str
+    out: str
+    judgments: int
+    comparisons: int
+    prompts: int
+    annotators: int
+    dropped: list[dict[str, str | int]]
+    left_behind: list[str]
+    personal: list[str]
+    mapping: str | None
+    problems: list[Problem]
+
+
 def import_file(
     source: Source,
     out: str | os.PathLike[str],
     *,
     format: str | None = None,
-    columns: Mapping[str, str | None] | None = None,
-    winners: Mapping[str, str] | None = None,
-    keep: Sequence[str] = (),
     mapping: str | os.PathLike[str] | None = None,
-    **reading: Any,
-) -> Json:
+    **reading: Unpack[ReadingOptions],
+) -> ImportSummary:
     """Convert an export and write it as a table that `Judgments.read` reads.
 
     The written table has pseudonyms instead of annotator ids; they are computed with this machine's pseudonym key. The
     written table also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that are
-    given for both responses, and the columns in ``keep``. All other columns of the export are left out.
+    given for both responses, and the columns in ``keep``. All other columns of the export are left out. A column with
+    personal data in ``keep`` is an error.
 
     Parameters
     ----------
     source : any source of `badpo.data.tables.read_table`
     out : path
         File name that ends in ``.parquet``. The file appears only when it is complete.
-    format, columns, winners
+    format
         See `badpo.importers.convert.import_votes`.
-    keep : sequence of str
-        Further columns to copy. A column with personal data is an error.
     mapping : path or None
         File for the mapping from pseudonyms to annotator ids, readable only by this user. Anyone who has this file
         can identify the annotators. None, the default, writes no such file.
     **reading
-        Further options of `Judgments.read`. If the export has no annotators, set ``columns`` to
-        ``{"annotator": None}``.
-
-    Returns
-    -------
-    dict
-        ``format``, ``out``, counts, ``dropped`` (number of rows for each reason), ``left_behind`` and ``personal``
-        (fields that are not in the table), ``problems`` (warnings and notices), ``mapping``.
+        Options of `Judgments.read`. If the export has no annotators, set ``columns`` to ``{"annotator": None}``.
     """
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file name must end in .parquet")
@@ -212,9 +204,8 @@ def import_file(
         raise ConfigError(
             f"{mapping}: the mapping is a JSON file; use the file name {Path(mapping).with_suffix('.json')}"
         )
-    table_options = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
-    imported = import_votes(source, format, columns, winners, **table_options)
-    judgments = _read_judgments(imported, winners, keep, mapping, reading)
+    imported = import_votes(source, format, **reading)
+    judgments = _read_judgments(imported, mapping, reading)
     if mapping is None:
         judgments.to_parquet(out)
     else:
@@ -232,8 +223,8 @@ def import_file(
         "dropped": [{"reason": str(reason), "n": int(n)} for reason, n in by_reason.items()],
         "left_behind": [name for name in imported.left_behind if name not in written],
         "personal": [name for name in imported.personal if name not in written],
-        "problems": [*imported.findings, *judgments.findings],
         "mapping": None if mapping is None else str(mapping),
+        "problems": [*imported.findings, *judgments.findings],
     }
 
 
@@ -251,25 +242,20 @@ def _write_with_mapping(
 
 
 def _read_judgments(
-    imported: Imported,
-    winners: Mapping[str, str] | None,
-    keep: Sequence[str],
-    mapping: str | os.PathLike[str] | None,
-    reading: Json,
+    imported: Imported, mapping: str | os.PathLike[str] | None, reading: ReadingOptions
 ) -> Judgments:
     """Read the judgments of an import; if no column names the annotators, E110 asks the user to confirm this."""
-    frame, keep = imported.table.frame, list(dict.fromkeys(keep))
+    frame, keep = imported.table.frame, list(dict.fromkeys(reading.get("keep", ())))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(
             f"keep: {', '.join(personal)} may identify a person, so badpo does not copy this column; rename the "
             "column if it contains no personal data"
         )
-    # the reader of a known format has already used the option winners, so it must not be used again
+    options: ReadingOptions = {**reading, "columns": imported.columns, "keep": keep}
     if imported.format != TABLE:
-        winners, reading = None, {**reading, "layout": None}
-    judgments = Judgments.read(
-        imported.table, columns=imported.columns, winners=winners, keep=keep, **reading
-    )
+        # the reader of a known format has already used these options, so they must not be used again
+        options |= {"winners": None, "layout": None}
+    judgments = Judgments.read(imported.table, **options)
     is_intended = imported.columns.get("annotator", "") is None or imported.format != TABLE
     if not judgments.has_identities and not is_intended:
         reasons = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]

@@ -25,13 +25,11 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import Json, asking_once
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.vocabulary import TEMPLATE_COLUMNS
-from badpo.training.model_files import describe_unreadable, load_configuration, load_tokenizer
 from badpo.training.packing import Pair
-from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
 ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
@@ -400,24 +398,3 @@ def require_matching_tokenizer(
     where = f"the tokenizer has {len(tokenizer)} ids"
     remedy = "use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
     raise DataError([Problem("E151", what, where, remedy)])
-
-
-def find_model_problems(
-    judgments: Judgments, model: str, encoding: str, max_length: int
-) -> list[Problem]:
-    """Find problems with the length limit and with unknown token ids, without loading the model weights."""
-    try:
-        with asking_once(model):
-            tokenizer = load_tokenizer(model)
-            config = load_configuration(model).get_text_config()
-    except OSError as error:
-        raise ConfigError(describe_unreadable(model, error)) from error
-    encoded = encode_comparisons(
-        judgments.comparisons, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH
-    )
-    problems = report_lengths(judgments, encoded, tokenizer, max_length)
-    try:
-        require_matching_tokenizer(encoded.pairs, tokenizer, config.vocab_size)
-    except DataError as error:
-        problems += error.problems
-    return problems
