@@ -69,7 +69,6 @@ def test_choices_equal_the_implemented_values():
 
 
 REFUSALS = """
-betta: 1 -> unknown argument "betta". Did you mean "beta"?
 beta: 0.0 -> beta is 0.0; it must be larger than 0
 beta: .nan -> beta must be a number, not nan; the default is beta=0.1
 beta: "0.1" -> beta must be a number, not str

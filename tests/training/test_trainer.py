@@ -22,7 +22,6 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective import objectives, registry
 from badpo.objective.bias import BiasTerm
-from badpo.training import attention
 from badpo.training import trainer as trainer_module
 from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
@@ -161,15 +160,13 @@ class CopiesBetweenDevices(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("takes_varlen", [True, False])
-def test_a_micro_batch_never_waits_for_the_device(tmp_path, monkeypatch, takes_varlen):
+def test_a_micro_batch_never_waits_for_the_device(tmp_path, monkeypatch):
     run = trainer(tmp_path)
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 2, run.args.device)
     # the meta device replaces a GPU; it has no values, so that reading a value back is an error
     meta = torch.device("meta")
     monkeypatch.setattr(BADPOConfig, "device", meta, raising=False)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
-    monkeypatch.setattr(attention, "_supports_varlen", lambda *_: takes_varlen)
     run.model.to(meta), run.bias.to(meta)
     run._from_reference, run._tally = run._from_reference.to(meta), Tally(run.judgments, meta)
     normaliser = normaliser.to(meta)

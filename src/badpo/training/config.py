@@ -5,11 +5,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import wraps
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import torch
 from transformers import TrainingArguments
@@ -17,15 +16,15 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError, Problem, did_you_mean
+from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import VARIANTS
 from badpo.objective.registry import objective_of_trl_keys
 from badpo.training.batches import BATCHING
 from badpo.training.encoding import ENCODINGS
+from badpo.training.model_files import Settings
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
     DEFAULT_OUTPUT_DIR,
-    PAPER_MAX_PROMPT_LENGTH,
     REFUSED,
     refusal,
 )
@@ -44,6 +43,7 @@ BIAS_LEARNING_RATE = 1e-2
 
 # With a beta above this limit, the loss saturates, and training ends with meaningless results but without an error.
 LARGEST_BETA = 100
+PAPER_MAX_PROMPT_LENGTH = 384
 RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0, 10),
     "bias_learning_rate": (0, 10),
@@ -107,21 +107,6 @@ def computes_in_bf16(use_cpu: bool) -> bool:
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
 
-def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArguments]:
-    """Class decorator that makes the error for an unknown argument suggest the most similar known argument."""
-    init, known = config.__init__, [f.name for f in fields(config)]
-
-    @wraps(init)
-    def checked_init(self: TrainingArguments, *values: object, **options: object) -> None:
-        for name in options.keys() - known:
-            raise ConfigError(f'unknown argument "{name}".{did_you_mean(name, known)}')
-        init(self, *values, **options)
-
-    config.__init__ = checked_init
-    return config
-
-
-@_suggest_arguments
 @dataclass
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: those of `transformers.TrainingArguments` and the fields below.
@@ -245,7 +230,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_mixup_alpha: float = 0.6
     ref_model_sync_steps: int = 512
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> dict[str, Settings]:
         """Return the arguments for experiment trackers, without gold annotators, secrets or the folders in paths."""
         public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in public.items() if name != "gold_annotators"}
@@ -411,7 +396,7 @@ class BADPOConfig(TrainingArguments):
             setattr(self, name, value)
 
 
-def _hide_private(name: str, value: Any) -> Any:
+def _hide_private(name: str, value: Settings) -> Settings:
     """Return an argument's value without secrets and without this machine's folders."""
     if isinstance(value, dict):
         return {inner: _hide_private(str(inner), entry) for inner, entry in value.items()}

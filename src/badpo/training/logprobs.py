@@ -15,12 +15,11 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
@@ -240,7 +239,7 @@ def pick_logps(logits: Tensor, target: Tensor) -> Tensor:
 
 class _PickLogps(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, logits: Tensor, target: Tensor) -> Tensor:
         logps = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         ctx.save_for_backward(logps, target)
         ctx.dtype = logits.dtype
@@ -248,7 +247,7 @@ class _PickLogps(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
         logps, target = ctx.saved_tensors
         logits_gradient = logps.exp_().mul_(-gradient[:, None])
         logits_gradient.scatter_add_(1, target[:, None], gradient[:, None])

@@ -14,17 +14,23 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import shorten
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from badpo.data.files import Json
 from badpo.data.problems import ConfigError
 
 logger = logging.getLogger(__name__)
 
+# A file of settings, or a part of it.
+Settings: TypeAlias = "None | bool | int | float | str | list[Settings] | dict[str, Settings]"
 # Errors that a library raises if it cannot read a model's files.
 UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -120,7 +126,12 @@ class _LoraSettings(BaseModel):
 # -- loading -------------------------------------------------------------------------------------------------------
 
 
-def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **options: Any) -> Any:
+def load_weights(
+    name: str | Path,
+    auto_class: type[AutoModelForCausalLM] = AutoModelForCausalLM,
+    /,
+    **options: object,
+) -> PreTrainedModel:
     """Load a model from a folder or from the Hub.
 
     Parameters
@@ -136,7 +147,7 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
     The result of ``from_pretrained``.
     """
     with report_settings(name, "config.json, generation_config.json or a file of weights"):
-        require_data(str(name), options.get("revision", "main"))
+        require_data(str(name), str(options.get("revision", "main")))
         options = {"trust_remote_code": False, **options, "use_safetensors": True}
         loaded = auto_class.from_pretrained(name, **options)
         if not options["trust_remote_code"]:
@@ -145,7 +156,7 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
         return loaded
 
 
-def load_adapter(model: Any, folder: Path) -> Any:
+def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Load an adapter from a folder and add the adapter to a model."""
     from peft import PeftModel
 
@@ -157,7 +168,9 @@ def load_adapter(model: Any, folder: Path) -> Any:
             return PeftModel.from_pretrained(model, folder)
 
 
-def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    name: str | Path, revision: str = "main", trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """Load a model's tokenizer from the model's folder or from the Hub."""
     from transformers import AutoTokenizer
 
@@ -174,7 +187,7 @@ def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: 
         return tokenizer
 
 
-def load_configuration(name: str) -> Any:
+def load_configuration(name: str) -> PreTrainedConfig:
     """Load a model's configuration from the model's folder or from the Hub."""
     from transformers import AutoConfig
 
@@ -183,7 +196,7 @@ def load_configuration(name: str) -> Any:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
 
-def drop_code_names(loaded: Any, name: str | Path) -> None:
+def drop_code_names(loaded: PreTrainedModel | PreTrainedTokenizerBase, name: str | Path) -> None:
     """Remove references to code from the settings of a loaded model or tokenizer.
 
     A model that is trained from the loaded model is then saved without references to code.
@@ -196,7 +209,7 @@ def drop_code_names(loaded: Any, name: str | Path) -> None:
         )
 
 
-def _drop_code_keys(settings: Any) -> bool:
+def _drop_code_keys(settings: "PreTrainedModel | PreTrainedTokenizerBase | Settings") -> bool:
     """Remove keys that refer to code from nested settings; return whether any key was removed."""
     if isinstance(settings, list):
         settings = dict(enumerate(settings))
@@ -279,25 +292,25 @@ def require_adapter(name: str, revision: str = "main") -> None:
     folder = _find_folder(name, revision)
     path = folder / ADAPTER_CONFIG
     _require_safetensors(name, folder, revision, (ADAPTER_WEIGHTS,))
-    content = _read_settings(path)
-    _require_lora(path, content)
-    base = content.get("base_model_name_or_path")
-    library = (content.get("auto_mapping") or {}).get("parent_library")
-    if "://" in str(base):
+    settings = _read_lora(path)
+    base = settings.base_model_name_or_path
+    library = settings.auto_mapping.get("parent_library")
+    if "://" in base:
         raise _refusal(path, f"base_model_name_or_path: {base}")
-    if library and not re.fullmatch(r"transformers(\.\w+)*", str(library)):
+    if library and not re.fullmatch(r"transformers(\.\w+)*", library):
         raise _refusal(path, f"auto_mapping: {library}")
 
 
-def _require_lora(path: Path, content: Json) -> None:
+def _read_lora(path: Path) -> _LoraSettings:
     """Raise `ConfigError` unless each setting is one of `_LoraSettings`, empty, or the default of peft."""
     from peft import LoraConfig
 
+    content = _read_settings(path)
     # peft writes every setting that its version knows, most of them empty
     unset = {**LoraConfig().to_dict(), "peft_type": None}
     chosen = {key: value for key, value in content.items() if value and value != unset.get(key)}
     try:
-        _LoraSettings.model_validate(chosen)
+        return _LoraSettings.model_validate(chosen)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         key = str(wrong["loc"][0])
@@ -374,7 +387,7 @@ def _require_own_files(folder: Path) -> None:
                 )
 
 
-def _read_settings(path: Path) -> Json:
+def _read_settings(path: Path) -> dict[str, Settings]:
     """Read a JSON file; if the file does not exist, the result is empty."""
     if not path.exists():
         return {}
@@ -408,7 +421,7 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
         )
 
 
-def find_outside_names(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]:
+def find_outside_names(settings: Settings, key: str = "", is_text: bool = False) -> Iterator[str]:
     """Find model settings that refer to a module, a file or a repository outside the model.
 
     Parameters

@@ -32,7 +32,7 @@ from badpo.data.attributes import attribute_from_config, parsed_attribute
 from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
-from badpo.data.tables import from_hub, is_hub_name
+from badpo.data.tables import Source, from_hub, is_hub_name
 from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.objective.registry import DPO, PLACEBO, objective_of_loss, require_known
 from badpo.training import trl_keys
@@ -187,7 +187,7 @@ class DataChoice(Block):
     bad_rows: str = "error"
     layout: str | None = None
 
-    def source(self) -> Any:
+    def source(self) -> Source:
         """Return the source for `Judgments.read`: a path, or a Hub data set's split such as ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if is_hub_name(path):
@@ -201,7 +201,7 @@ class DataChoice(Block):
 
 
 _READING = {"columns", "annotators_missing", "repeated", "winners", "bad_rows", "layout"}
-_FIELD_TYPES: dict[Any, Any] = {int: Whole, float: Number}
+_FIELD_TYPES = {int: Whole, float: Number}
 _TRL_FIELDS = {name: (_FIELD_TYPES.get(kind, kind), None) for name, kind in trl_keys.HONOURED.items()}
 _TrlKeys: Any = create_model("_TrlKeys", __base__=Block, **_TRL_FIELDS)  # type: ignore[call-overload]
 
@@ -250,6 +250,7 @@ _KEYS_IN_BLOCKS = {
     "bias_fit": "bias.fit",
     "gold_annotators": "bias.gold_annotators",
 }
+_BLOCKS: dict[str, type[Block]] = {"bias": BiasBlock, "reference": ReferenceBlock}
 # If a recipe contains a text instead of a block, the text is the value of the block's main key.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
@@ -442,11 +443,10 @@ class _RecipeChecker:
             tuple(str(part) for part in error["loc"]),
             error.get("ctx", {}).get("error"),
         )
-        block: Any = _RecipeKeys.model_fields[place[0]].annotation if len(place) > 1 else _RecipeKeys
         if error["type"] == "missing":
             self._add_missing_key(place[0])
         elif error["type"] == "extra_forbidden":
-            self._add_unknown_key(place, list(block.model_fields))
+            self._add_unknown_key(place)
         elif isinstance(cause, ConfigError):
             attribute_code = "E207" if place == ("attributes",) else "E204"
             code = attribute_code if place[0] == "attributes" else "E202"
@@ -462,14 +462,14 @@ class _RecipeChecker:
         name = key if self._file.name else f"--{key}"
         self._add_error("E206", (key,), f"{name} is missing: {_REQUIRED[key]}")
 
-    def _add_unknown_key(self, place: tuple[str, ...], keys_of_block: list[str]) -> None:
+    def _add_unknown_key(self, place: tuple[str, ...]) -> None:
         """Report an unknown key or option, and suggest the name that the user probably meant."""
         *outer, key = place
         meant = "" if outer else _SHORT_NAMES.get(key, "")
         if meant:
             question = f" Did you mean {'--' * (key in self._overrides)}{meant}?"
         else:
-            question = did_you_mean(key, keys_of_block if outer else _KNOWN_KEYS)
+            question = did_you_mean(key, [*_BLOCKS[outer[0]].model_fields] if outer else _KNOWN_KEYS)
         where = f" in {outer[0]}" if outer else ""
         self._add_error("E201", place, f'unknown key "{key}"{where}.{question}')
 
@@ -489,7 +489,7 @@ class _RecipeChecker:
         return self._file.where(place)
 
 
-def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
+def _merge_layers(lower: Keys, upper: Keys) -> Keys:
     """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a block, and all blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -47,13 +46,13 @@ class StepTrainer(transformers.Trainer):
         )
 
 
-def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
+def supervised_arguments(folder: Path, **options: object) -> transformers.TrainingArguments:
     """Return the training arguments of the supervised stage: cosine schedule, 10 % warm-up and no checkpoints.
 
     ``options`` are arguments of the Trainer. If ``options`` does not set ``bf16``, the supervised stage has the default
     precision of the preference stage.
     """
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.1,
         "use_cpu": lacks_float64(),
@@ -66,7 +65,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
         "seed": 0,
         **options,
     }
-    settings.setdefault("bf16", computes_in_bf16(settings["use_cpu"]))
+    settings.setdefault("bf16", computes_in_bf16(bool(settings["use_cpu"])))
     return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
 
 

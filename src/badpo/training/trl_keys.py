@@ -11,7 +11,6 @@ from typing import Any
 from badpo.data.yaml_files import read_yaml
 
 DEFAULT_OUTPUT_DIR = "runs/badpo"
-PAPER_MAX_PROMPT_LENGTH = 384
 
 # Old names of TRL keys, with their current names.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
