@@ -44,20 +44,7 @@ from badpo.estimation.significance import (
     recommend,
 )
 from badpo.estimation.taste import Camps, find_camps
-from badpo.results.audit_json import (
-    AnchorRow,
-    Checks,
-    ClassRow,
-    GraphRow,
-    GroupRow,
-    ModelRow,
-    PoolRow,
-    ReliabilityRow,
-    SharedBiasRow,
-    StatusCounts,
-    SumRow,
-    TauRow,
-)
+from badpo.results import audit_json
 from badpo.theory import Array, Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import Interval
@@ -329,7 +316,7 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 class ClassComparison(NamedTuple):
     """Class offsets, the p-value of the hypothesis of no difference, and why reliability may explain a difference."""
 
-    rows: list[ClassRow]
+    rows: list[audit_json.ClassRow]
     p_value: float | None
     doubt: str
 
@@ -360,8 +347,9 @@ class BiasFit:
 
     def reason_not_to_compare(self, j: int) -> str:
         """Why the audit does not compare annotators on an attribute; empty if it does."""
-        is_biased = self.sums is None or self.biases.absolute[j]
-        return "" if self.sums is None or is_biased else self.sums.assignment["reason"]
+        if self.sums is None or self.biases.absolute[j]:
+            return ""
+        return self.sums.assignment["reason"]
 
 
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
@@ -558,16 +546,18 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
     return pd.DataFrame({"annotator": both["annotator"], "same": both["sign"] == 1})
 
 
-def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[ModelRow]:
+def build_model_rows(
+    table: pd.DataFrame, design: Design, both: pd.DataFrame
+) -> list[audit_json.ModelRow]:
     """Select the models' rows from the table of annotators, and add how often a model's votes agree in both orders."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
     rows["both_orders"] = rows["both_orders"].fillna(0).astype(int)
-    columns = [name for name in ModelRow.__annotations__ if name in rows]
-    models: list[ModelRow] = rows.sort_values(["model", "attribute"], kind="stable")[columns].to_dict(
-        "records"
-    )
+    columns = [name for name in audit_json.ModelRow.__annotations__ if name in rows]
+    models: list[audit_json.ModelRow] = rows.sort_values(["model", "attribute"], kind="stable")[
+        columns
+    ].to_dict("records")
     return models
 
 
@@ -583,8 +573,8 @@ class AnnotatorEstimates:
 
     fit: BiasFit
     table: pd.DataFrame
-    pool: dict[str, PoolRow]
-    checks: Checks
+    pool: dict[str, audit_json.PoolRow]
+    checks: audit_json.Checks
     camps: Camps
     may_be_reliability: Bools
 
@@ -596,11 +586,8 @@ def estimate_annotators(
     quality, why = choose_quality(design, options)
     fit = fit_biases(judgments, design, options, quality)
     table = annotator_table(design, fit, options)
-    camps, reliability, may_be_reliability = (
-        Camps(np.nan, np.nan, np.nan),
-        None,
-        fit.needs_reliability & False,
-    )
+    camps, reliability = Camps(np.nan, np.nan, np.nan), None
+    may_be_reliability = np.zeros_like(fit.needs_reliability)
     if design.has_identities:
         camps = _test_camps(design, table)
         table["flag_reliability"] &= not camps.are_found
@@ -612,7 +599,7 @@ def estimate_annotators(
         name: _build_pool_row(design, fit, table, j, bool(may_be_reliability[j]))
         for j, name in enumerate(design.attributes)
     }
-    checks: Checks = {
+    checks: audit_json.Checks = {
         "assignment": fit.sums.assignment if fit.sums and design.has_identities else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graphs},
@@ -667,7 +654,7 @@ def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -
     )
 
 
-def _build_sum_row(sums: Sums, j: int) -> SumRow:
+def _build_sum_row(sums: Sums, j: int) -> audit_json.SumRow:
     """Pooled sum of bias and merit for one attribute, with its interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
@@ -686,7 +673,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
     return bool(shrunken.tau_high <= WIDEST_TAU)
 
 
-def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
+def build_tau_row(shrunken: ShrunkenBiases) -> audit_json.TauRow:
     """Return tau with its 95 % confidence interval; if tau is not known, tau is NaN and both ends are None."""
     is_known = has_known_tau(shrunken)
     return {
@@ -697,7 +684,7 @@ def build_tau_row(shrunken: ShrunkenBiases) -> TauRow:
 
 def _build_pool_row(
     design: Design, fit: BiasFit, table: pd.DataFrame, j: int, may_be_reliability: bool
-) -> PoolRow:
+) -> audit_json.PoolRow:
     """Build the part of ``pool`` in audit.json for one attribute."""
     shrunken, comparison, sums = fit.shrunken_biases[j], fit.classes[j], fit.sums
     known = shrunken if has_known_tau(shrunken) else replace(shrunken, tau=np.nan)
@@ -772,7 +759,7 @@ def _test_camps(design: Design, table: pd.DataFrame) -> Camps:
 
 def _build_reliability_row(
     design: Design, fit: BiasFit, table: pd.DataFrame, camps: Camps
-) -> ReliabilityRow:
+) -> audit_json.ReliabilityRow:
     """Test whether annotators are equally reliable, and report how much they differ and whether biases are adjusted."""
     reliability, has_voted = fit.reliability, design.n_votes > 0
     p_value = equal_reliability_p_value(design.reliability_votes)
@@ -847,16 +834,16 @@ def _count_members(biases: BiasEstimates, j: int) -> pd.Series:
     return component[component >= 0].value_counts()
 
 
-def _build_graph_row(design: Design, biases: BiasEstimates, j: int) -> GraphRow:
+def _build_graph_row(design: Design, biases: BiasEstimates, j: int) -> audit_json.GraphRow:
     """Count the groups of annotators who share informative comparisons."""
     sizes, component = _count_members(biases, j), biases.component[:, j]
     outside = (component[design.n_votes > 0] < 0).sum()
     return {"n": len(sizes), "sizes": sizes.to_list()[:SIZES_SHOWN], "outside": outside}
 
 
-def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[GroupRow]:
+def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[audit_json.GroupRow]:
     """If several groups of annotators that share no comparisons are large, estimate tau in each group."""
-    sizes, rows = _count_members(fit.biases, j), list[GroupRow]()
+    sizes, rows = _count_members(fit.biases, j), list[audit_json.GroupRow]()
     large = sizes.index[sizes >= FEWEST_ANNOTATORS]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
         is_member = fit.biases.component[:, j] == group
@@ -865,7 +852,7 @@ def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[GroupRow]:
     return rows
 
 
-def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCounts:
+def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> audit_json.StatusCounts:
     """Number of annotators with each status, and number of people with an estimate."""
     status = pd.Series(biases.status[:, j], dtype=object)
     people_status = status[design.is_person]
@@ -881,7 +868,7 @@ def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> StatusCoun
     }
 
 
-def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> SharedBiasRow:
+def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> audit_json.SharedBiasRow:
     """Mean bias, with an interval for these annotators on other comparisons and one for a population of annotators."""
     biases, sums, n_anchors = fit.biases, fit.sums, int(fit.anchored.sum())
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
@@ -913,7 +900,7 @@ def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> SharedBiasRo
     }
 
 
-def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> AnchorRow:
+def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> audit_json.AnchorRow:
     """Count the gold annotators' cross-group judgments, and test whether gold annotators differ in bias."""
     cast = anchored[design.annotator]
     votes = design.votes.select(cast)

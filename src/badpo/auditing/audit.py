@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Unpack
 
@@ -47,14 +48,8 @@ from badpo.data.problems import (
 from badpo.data.tables import Source
 from badpo.estimation.fit import BiasEstimates
 from badpo.estimation.significance import PoolAgreement, pool_agreement
+from badpo.results import audit_json
 from badpo.results.audit_findings import attribute_findings
-from badpo.results.audit_json import (
-    AuditSummary,
-    DataFacts,
-    ProblemRow,
-    Settings,
-    VotesNeededRow,
-)
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
@@ -136,7 +131,7 @@ def audit(
     problems = [*problems, *left_out, *find_selective_ties(ties), *find_problems(facts)]
     progress("audit: pool", DONE_BEFORE["pool"])
     swap = swap_pair_sides(judgments)
-    summary: AuditSummary = {
+    summary: audit_json.AuditSummary = {
         "schema": SCHEMA,
         "version": __version__,
         "about_single_people": True,
@@ -195,10 +190,12 @@ def name_file(data: Judgments | Source) -> str:
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
-def build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) -> list[ProblemRow]:
+def build_problem_rows(
+    problems: Sequence[Problem], data: Judgments | Source
+) -> list[audit_json.ProblemRow]:
     """Return the problems as rows, errors first; rows show file names without folders."""
     # The user's commands and the table's rows do not belong on a page that may be shared.
-    rows: list[ProblemRow] = [
+    rows: list[audit_json.ProblemRow] = [
         {
             "code": problem.code,
             "what": problem.what,
@@ -217,7 +214,7 @@ def build_problem_rows(problems: Sequence[Problem], data: Judgments | Source) ->
     return rows
 
 
-def list_settings(judgments: Judgments, options: AuditOptions) -> Settings:
+def list_settings(judgments: Judgments, options: AuditOptions) -> audit_json.Settings:
     """Return the attributes and the options of the audit."""
     return {
         "attributes": [{**one.config, "name": one.name} for one in judgments.attributes],
@@ -228,7 +225,7 @@ def list_settings(judgments: Judgments, options: AuditOptions) -> Settings:
     }
 
 
-def add_verdicts(summary: AuditSummary) -> AuditSummary:
+def add_verdicts(summary: audit_json.AuditSummary) -> audit_json.AuditSummary:
     """Add a verdict to each attribute."""
     for row, verdict in zip(summary["attributes"], attribute_findings(summary), strict=True):
         row["verdict"] = verdict.finding
@@ -247,14 +244,14 @@ def finish_annotator_table(judgments: Judgments, table: pd.DataFrame) -> pd.Data
 
 def describe_data(
     judgments: Judgments, design: Design, both: pd.DataFrame, agreement: PoolAgreement, source: str
-) -> DataFacts:
+) -> audit_json.DataFacts:
     """The part ``data`` of audit.json."""
     annotator = judgments.votes["annotator"].to_numpy()
     cast = np.bincount(annotator, minlength=len(design.annotators))
     n_votes, votes_of_people = cast[cast > 0], cast[design.is_person]
     wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
-    in_both = both["annotator"].unique()
+    in_both, figures = both["annotator"].unique(), asdict(agreement)
     both_counts = np.bincount(both["annotator"], minlength=len(cast))
     return {
         "source": source or judgments.source or "this table",
@@ -275,14 +272,7 @@ def describe_data(
             "most_of_people": votes_of_people.max(initial=0),
         },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
-        "agreement": {
-            "ci_low": agreement.low,
-            "ci_high": agreement.high,
-            "n_comparisons": agreement.n_comparisons,
-            "n_votes": agreement.n_votes,
-            "percent": agreement.percent,
-            "alpha": agreement.alpha,
-        },
+        "agreement": {"ci_low": figures.pop("low"), "ci_high": figures.pop("high"), **figures},
         "both_orders": {
             "n": len(both),
             "same_share": both["same"].mean(),
@@ -296,7 +286,7 @@ def describe_data(
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def build_votes_needed(design: Design, biases: BiasEstimates) -> list[VotesNeededRow]:
+def build_votes_needed(design: Design, biases: BiasEstimates) -> list[audit_json.VotesNeededRow]:
     """For each attribute and interval half-width, the total number of votes that the median annotator needs.
 
     If annotators share no comparisons, the list is empty, and ``pool[name].sum.needed`` says how many comparisons need
@@ -305,7 +295,7 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[VotesNeede
     if biases.quality == "marginal":
         return []
     share = biases.n_informative.sum(axis=0) / max(len(design.comparison), 1)
-    rows: list[VotesNeededRow] = []
+    rows: list[audit_json.VotesNeededRow] = []
     for half_width in HALF_WIDTHS:
         votes = votes_needed(biases.se, biases.n_informative, half_width)
         for name, n, n_judgments in zip(design.attributes, votes, votes / share, strict=True):

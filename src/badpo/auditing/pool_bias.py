@@ -28,16 +28,7 @@ from badpo.estimation.log_odds import (
 )
 from badpo.estimation.shrinkage import q_values
 from badpo.estimation.significance import other_feature_p
-from badpo.results.audit_json import (
-    AttributeRow,
-    CrossVotesRow,
-    Ends,
-    FeatureRow,
-    LogOddsRow,
-    SideVoters,
-    SwapPairRow,
-    TieRow,
-)
+from badpo.results import audit_json
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
@@ -57,9 +48,9 @@ def add_default_attributes(judgments: Judgments) -> Judgments:
 
 def pool_attributes(
     judgments: Judgments,
-    ties: Mapping[str, TieRow] | None = None,
+    ties: Mapping[str, audit_json.TieRow] | None = None,
     swap: Floats | None = None,
-) -> list[AttributeRow]:
+) -> list[audit_json.AttributeRow]:
     """Estimate the pool's bias toward each attribute from the votes.
 
     All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
@@ -115,8 +106,7 @@ def pool_attributes(
         {
             "name": attribute.name,
             "scope": attribute.scope,
-            **count_voters(judgments, cross[:, j], judgments.delta[:, j]),
-            "differs_by_few": revealing[j],
+            **count_voters(judgments, cross[:, j], judgments.delta[:, j], revealing[j]),
             **_remove_wide(log_odds_row(pooled[j], judgments.n_votes)),
             "population_ci": drop_wide_ends(*beyond[j]),
             "joint": interval_row(joint[j]),
@@ -129,7 +119,9 @@ def pool_attributes(
     ]
 
 
-def count_voters(judgments: Judgments, rows: Bools, delta: Floats) -> SideVoters:
+def count_voters(
+    judgments: Judgments, rows: Bools, delta: Floats, by_few: bool
+) -> audit_json.VoteFigure:
     """Numbers of annotators and people who cast the chosen votes, and number of people on the less popular side.
 
     ``is_dominated`` says whether few people cast most votes of people.
@@ -145,6 +137,7 @@ def count_voters(judgments: Judgments, rows: Bools, delta: Floats) -> SideVoters
         "n_people": people[0],
         "n_people_least": min(people),
         "is_dominated": judgments.has_identities and is_dominated(n_votes[0][is_person]),
+        "differs_by_few": by_few,
     }
 
 
@@ -190,7 +183,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
     return any(n < FEWEST_ANNOTATORS for n in n_people)
 
 
-def log_odds_row(pooled: LogOdds, n_votes: int) -> CrossVotesRow:
+def log_odds_row(pooled: LogOdds, n_votes: int) -> audit_json.CrossVotesRow:
     """Figures of an attribute's row that depend only on the attribute's cross-group votes."""
     (low, high), naive = pooled.interval(), pooled.interval(naive=True)
     form = "small-cluster" if pooled.n_clusters < MANY_PROMPTS else "clustered"
@@ -210,24 +203,24 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> CrossVotesRow:
     }
 
 
-def _remove_wide(row: CrossVotesRow) -> CrossVotesRow:
+def _remove_wide(row: audit_json.CrossVotesRow) -> audit_json.CrossVotesRow:
     """If the interval is too wide, remove the estimates from a row; ``interval`` is then "too wide"."""
     is_naive = row["interval"] == "naive only"
     ends = (row["naive_ci_low"], row["naive_ci_high"]) if is_naive else (row["ci_low"], row["ci_high"])
     if drop_wide_ends(*ends) == [*ends]:
         return row
-    wide: CrossVotesRow = {**row, "log_odds": None, "odds": None, "interval": "too wide"}
+    wide: audit_json.CrossVotesRow = {**row, "log_odds": None, "odds": None, "interval": "too wide"}
     wide.update({"ci_low": None, "ci_high": None, "naive_ci_low": None, "naive_ci_high": None})
     return wide
 
 
-def drop_wide_ends(low: float | None, high: float | None) -> Ends:
+def drop_wide_ends(low: float | None, high: float | None) -> audit_json.Ends:
     """Return the ends of an interval, or None for both ends if the interval is too wide to be useful."""
     is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
     return [None, None] if is_wide else [low, high]
 
 
-def interval_row(interval: Interval | None) -> LogOddsRow:
+def interval_row(interval: Interval | None) -> audit_json.LogOddsRow:
     """Return log-odds and their interval, all None if there is no estimate or if the interval is too wide."""
     if interval is None or interval.high - interval.estimate > WIDEST_HALF:
         return {"log_odds": None, "ci_low": None, "ci_high": None}
@@ -299,7 +292,7 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 
 def _build_swap_pair_rows(
     judgments: Judgments, swap: Floats, revealing: Sequence[bool]
-) -> list[SwapPairRow | None]:
+) -> list[audit_json.SwapPairRow | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels out; None without an estimate.
 
     An attribute's row has the log-odds, their interval, the numbers of votes and voters, and (as part of a sentence in
@@ -307,17 +300,16 @@ def _build_swap_pair_rows(
     interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
-    rows: list[SwapPairRow | None] = []
+    rows: list[audit_json.SwapPairRow | None] = []
     for j, pooled in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
         (low, high), side = pooled.interval(), swap[:, j]
-        row: SwapPairRow = {
+        row: audit_json.SwapPairRow = {
             "log_odds": pooled.log_odds,
             "ci_low": low,
             "ci_high": high,
             "n_votes": pooled.n_cross,
-            **count_voters(judgments, side != 0, side),
+            **count_voters(judgments, side != 0, side, revealing[j]),
             "assumes": SAME_QUALITY.format(judgments.attribute_names[j]),
-            "differs_by_few": revealing[j],
         }
         rows.append(None if pooled.log_odds is None else row)
     return rows
@@ -347,7 +339,9 @@ def measure_undeclared_features(judgments: Judgments) -> Judgments:
     return judgments.with_attributes(scanned)
 
 
-def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[FeatureRow]:
+def scan_features(
+    judgments: Judgments, measured: Judgments, swap: Floats
+) -> list[audit_json.FeatureRow]:
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
     ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the
@@ -363,7 +357,7 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     q_value = q_values(np.array([one.p_value for one in pooled], float))
     declared = attribute_sides(judgments.delta, judgments.cross_group())
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in pooled))
-    rows, sides = list[FeatureRow](), attribute_sides(measured.delta, cross).T
+    rows, sides = list[audit_json.FeatureRow](), attribute_sides(measured.delta, cross).T
     before = [*declared.T, *swap.T]
     revealing = find_revealing_rows(judgments, [*before, *sides])[len(before) :]
     for j, side in enumerate(sides):
@@ -374,10 +368,9 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
         alone, (low, high) = log_odds_row(pooled[j], judgments.n_votes), pooled[j].interval(level)
         is_common = alone["cross_share"] >= COMMON_SHARE
         advice = _advise(pooled[j], is_common, q_value[j] <= FALSE_ALARMS, beyond)
-        row: FeatureRow = {
+        row: audit_json.FeatureRow = {
             "feature": measured.attribute_names[j],
-            **count_voters(judgments, cross[:, j], measured.delta[:, j]),
-            "differs_by_few": revealing[j],
+            **count_voters(judgments, cross[:, j], measured.delta[:, j], revealing[j]),
             "n_cross": alone["n_cross"],
             "cross_share": alone["cross_share"],
             "win_rate": alone["win_rate"],

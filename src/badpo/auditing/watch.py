@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 
 from badpo.auditing.dependence import name_votes
 from badpo.auditing.pool_bias import add_default_attributes
-from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
-from badpo.data.files import Json, SealError, locked, read_seal, write_seal
+from badpo.data.attributes import ATTRIBUTES, Attributes, Config, as_attributes
+from badpo.data.files import SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments, ReadingOptions
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.tables import Source
@@ -72,7 +72,7 @@ class AuditMonitor:
         attributes: Sequence[str],
         alpha: float = 0.05,
         units: Sequence[float] | None = None,
-        definitions: Sequence[Json] | None = None,
+        definitions: Sequence[Config] | None = None,
     ):
         several = attributes if isinstance(attributes, Iterable) else [attributes]
         self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(several)
@@ -270,16 +270,43 @@ _READINGS = {
 _NAMED = 10
 
 
+class FlagRow(TypedDict):
+    """A flagged annotator: the columns of the table of `AuditMonitor`."""
+
+    annotator: str
+    toward: str
+    e_value: float
+    n_informative: int
+    reading: str
+
+
+class WatchSummary(TypedDict):
+    """The output of `badpo watch --json`."""
+
+    n_new: int
+    n_open: int
+    closing: str
+    reopened: list[str]
+    alpha: float
+    n_counted: int
+    n_annotators: int
+    flagged: dict[str, list[FlagRow]]
+    unreliable: dict[str, float]
+    warnings: list[Mapping[str, object]]
+    rule: str
+    guarantee: str
+
+
 @dataclass(frozen=True, eq=False)
 class WatchResult:
     """Findings from one look at the votes cast so far.
 
-    ``summary`` is the output of `badpo watch --json`: counts, the flagged annotators of each attribute with the
-    reading of each flag ("bias", "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings.
-    ``table`` is the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
+    ``summary`` has counts, the flagged annotators of each attribute with the reading of each flag ("bias",
+    "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings. ``table`` is
+    the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
     """
 
-    summary: Json
+    summary: WatchSummary
     table: pd.DataFrame
 
     def __str__(self) -> str:
@@ -355,11 +382,8 @@ def watch(
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
         if not judgments.has_identities:
-            what, remedy = (
-                "the table has no annotator column",
-                "name the column with the annotator ids",
-            )
-            raise DataError([Problem("E421", what, "column annotator", remedy)])
+            what, where = "the table has no annotator column", "column annotator"
+            raise DataError([Problem("E421", what, where, "name the column with the annotator ids")])
         is_closed, warnings = _find_closed(judgments, votes_per_comparison)
         monitor = _open_monitor(Path(state), judgments, alpha)
         n_before, reopened = monitor.n_comparisons, _add_votes(monitor, judgments, is_closed)
@@ -368,44 +392,47 @@ def watch(
     closing = "badpo watch treated all comparisons in the table as closed."
     if votes_per_comparison is not None:
         closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
-    counts = {"n_new": monitor.n_comparisons - n_before, "n_open": int((~is_closed).sum())}
-    return _summarize(monitor, counts | {"closing": closing, "reopened": reopened}, warnings)
-
-
-def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
-    """Summarize the findings from one look at the votes, and the monitor's state after the look."""
-    table, n_reopened = monitor.table(), len(look["reopened"])
-    if n_reopened:
-        named = ", ".join(look["reopened"][:_NAMED])
-        what = (
-            f"{counted(n_reopened, 'comparison')} have different votes than in an earlier call; badpo watch ignores "
-            f"the new votes: {named}"
-        )
-        warnings = [
-            Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened),
-            *warnings,
-        ]
-    if monitor.n_comparisons and not table["n_informative"].any():
-        what = "the votes show no difference between annotators: comparisons whose sides differ are unanimous"
-        remedy = "have several annotators judge the same comparisons"
-        warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
-    columns = ["annotator", "toward", "e_value", "n_informative", "reading"]
+    table = monitor.table()
     flagged, unreliable = table[table["flag"]], table[table["unreliable"]]
-    summary = look | {
+    problems = [*_report_changed_votes(reopened), *warnings, *_report_equal_votes(table)]
+    summary: WatchSummary = {
+        "n_new": monitor.n_comparisons - n_before,
+        "n_open": int((~is_closed).sum()),
+        "closing": closing,
+        "reopened": reopened,
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
         "n_annotators": table["annotator"].nunique(),
         "flagged": {
-            name: flagged.loc[flagged["attribute"] == name, columns].to_dict("records")
+            name: flagged.loc[flagged["attribute"] == name, [*FlagRow.__annotations__]].to_dict(
+                "records"
+            )
             for name in monitor.attributes
         },
         "unreliable": dict(zip(unreliable["annotator"], unreliable["e_unreliable"], strict=True)),
-        "warnings": [vars(problem) for problem in warnings],
+        "warnings": [vars(problem) for problem in problems],
         "rule": f"Annotators are listed by pseudonym. The false discovery rate (e-BH) is at most {monitor.alpha:.0%} "
         "for the flags, for the biased annotators and for the unreliable annotators.",
         "guarantee": GUARANTEE,
     }
     return WatchResult(summary, table)
+
+
+def _report_changed_votes(reopened: Sequence[str]) -> Iterator[Problem]:
+    """W420: comparisons have other votes than in an earlier call."""
+    if n := len(reopened):
+        what = (
+            f"{counted(n, 'comparison')} have different votes than in an earlier call; badpo watch ignores the new "
+            f"votes: {', '.join(reopened[:_NAMED])}"
+        )
+        yield Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n)
+
+
+def _report_equal_votes(table: pd.DataFrame) -> Iterator[Problem]:
+    """W422: the votes show no difference between annotators."""
+    if len(table) and not table["n_informative"].any():
+        what = "the votes show no difference between annotators: comparisons whose sides differ are unanimous"
+        yield Problem("W422", what, "the votes", "have several annotators judge the same comparisons")
 
 
 def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[Problem]]:
@@ -431,16 +458,16 @@ def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[
 
 def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
     """Load the monitor from an earlier call, or create a new monitor."""
-    definitions = [dict(attribute.config) for attribute in judgments.attributes]
-    current: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
+    names, definitions = judgments.attribute_names, [dict(one.config) for one in judgments.attributes]
     if not state.exists():
         # The unit of a continuous attribute is the root mean square of its nonzero differences.
         delta = pd.DataFrame(judgments.delta)
         sized = delta.where((delta != 0) & [one.continuous for one in judgments.attributes])
         units = np.sqrt((sized**2).mean()).fillna(1.0)
-        return AuditMonitor(**current, alpha=alpha, units=units.tolist())
+        return AuditMonitor(names, alpha, units.tolist(), definitions)
     monitor = AuditMonitor.load(state)
-    saved = {name: getattr(monitor, name) for name in current}
+    saved = {"attributes": monitor.attributes, "definitions": monitor.definitions}
+    current = {"attributes": names, "definitions": definitions}
     for name, *pair in (("attributes", saved, current), ("alpha", monitor.alpha, alpha)):
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:

@@ -11,18 +11,7 @@ import pandas as pd
 
 from badpo.data.attributes import Config
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.results.audit_json import (
-    AttributeRow,
-    AuditPage,
-    AuditSummary,
-    BiasSummary,
-    Decision,
-    ExamplePair,
-    LogOddsRow,
-    ModelRow,
-    PoolRow,
-    Settings,
-)
+from badpo.results import audit_json
 from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
 
 # A bias of less than 0.3 log-odds (odds of 57 to 43) has little effect on a policy.
@@ -32,7 +21,7 @@ _LONGEST_REASON = 400
 _sentence = partial(sentence, "audit_sentences.jinja")
 
 
-def attribute_findings(summary: BiasSummary) -> list[Finding]:
+def attribute_findings(summary: audit_json.BiasSummary) -> list[Finding]:
     """Return one finding for each attribute of an audit; attributes that the page withholds come last."""
     labels = audit_labels(summary)
     findings = [_write_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
@@ -42,22 +31,22 @@ def attribute_findings(summary: BiasSummary) -> list[Finding]:
     return findings
 
 
-def _attribute_configs(summary: BiasSummary) -> dict[str, Config]:
+def _attribute_configs(summary: audit_json.BiasSummary) -> dict[str, Config]:
     """Return the configuration of every attribute of an audit."""
     return {config["name"]: config for config in summary["settings"]["attributes"]}
 
 
-def audit_labels(summary: BiasSummary) -> dict[str, str]:
+def audit_labels(summary: audit_json.BiasSummary) -> dict[str, str]:
     """Return the display name of every attribute of an audit."""
     return {name: attribute_label(name, config) for name, config in _attribute_configs(summary).items()}
 
 
-def is_sure(row: LogOddsRow) -> bool:
+def is_sure(row: audit_json.LogOddsRow) -> bool:
     """Return whether the 95 % confidence interval of an attribute's bias excludes zero."""
     return (row["ci_low"] or 0) > 0 or (row["ci_high"] or 0) < 0
 
 
-def decide(row: AttributeRow, pool: PoolRow | None) -> Decision:
+def decide(row: audit_json.AttributeRow, pool: audit_json.PoolRow | None) -> audit_json.Decision:
     """Decide whether the bias toward an attribute is significant, and what to advise.
 
     A significant bias is explained by the other declared attributes if it is not significant after adjusting for them.
@@ -69,7 +58,11 @@ def decide(row: AttributeRow, pool: PoolRow | None) -> Decision:
         row["log_odds"] is None or abs(row["log_odds"]) >= RELEVANT_BIAS,
     )
     is_explained = is_significant and row["joint"]["log_odds"] is not None and not is_sure(row["joint"])
-    decision: Decision = {"is_sure": is_significant, "is_explained": is_explained, "advice": "nothing"}
+    decision: audit_json.Decision = {
+        "is_sure": is_significant,
+        "is_explained": is_explained,
+        "advice": "nothing",
+    }
     differ = pool is not None and pool["recommendation"] in ("shared_mean", "class")
     if (row["n_cross"] or 0) < 2:
         return decision
@@ -80,18 +73,18 @@ def decide(row: AttributeRow, pool: PoolRow | None) -> Decision:
     return decision
 
 
-def is_unsplit(pool: PoolRow | None) -> bool:
+def is_unsplit(pool: audit_json.PoolRow | None) -> bool:
     """Return whether an attribute's figures are sums of bias and merit, because each comparison has only one vote."""
     return pool is not None and pool["sum"] is not None and not pool["absolute"]
 
 
-def reliability_sentence(summary: AuditSummary | AuditPage) -> str:
+def reliability_sentence(summary: audit_json.AuditSummary | audit_json.AuditPage) -> str:
     """Describe how reliable annotators are, and how a reliability flag differs from a bias flag."""
     reliability = summary["checks"]["reliability"]
     return _sentence("reliability", reliability=reliability) if reliability else ""
 
 
-def impact_sentences(summary: AuditSummary | AuditPage) -> list[str]:
+def impact_sentences(summary: audit_json.AuditSummary | audit_json.AuditPage) -> list[str]:
     """Return sentences that describe which labels and training pairs would change without the annotators' biases."""
     labels, pools, n = audit_labels(summary), summary["pool"], summary["data"]["n_judgments"]
     sentences = []
@@ -101,7 +94,7 @@ def impact_sentences(summary: AuditSummary | AuditPage) -> list[str]:
     return sentences
 
 
-def model_sentence(row: ModelRow, pool: PoolRow) -> str:
+def model_sentence(row: audit_json.ModelRow, pool: audit_json.PoolRow) -> str:
     """Describe the bias of a model that cast votes as an annotator."""
     return _sentence("model", row=row, pool=pool)
 
@@ -119,7 +112,9 @@ def _response_with_more(config: Config) -> str:
     return "the longer response" if is_length else "the response with more of the attribute"
 
 
-def pair_sentences(summary: BiasSummary, pairs: Sequence[ExamplePair]) -> dict[str, str]:
+def pair_sentences(
+    summary: audit_json.BiasSummary, pairs: Sequence[audit_json.ExamplePair]
+) -> dict[str, str]:
     """For each attribute, describe one example pair of responses and the votes on the pair."""
     configs, labels, sentences = _attribute_configs(summary), audit_labels(summary), {}
     for pair in pairs:
@@ -132,7 +127,7 @@ def pair_sentences(summary: BiasSummary, pairs: Sequence[ExamplePair]) -> dict[s
     return sentences
 
 
-def _write_finding(summary: BiasSummary, row: AttributeRow, label: str) -> Finding:
+def _write_finding(summary: audit_json.BiasSummary, row: audit_json.AttributeRow, label: str) -> Finding:
     """Write the finding of one attribute."""
     if (row["n_cross"] or 0) < 2:
         ever = {None: "hardly ever", 0: "never", 1: "only once"}[row["n_cross"]]
@@ -171,7 +166,9 @@ def _write_finding(summary: BiasSummary, row: AttributeRow, label: str) -> Findi
     return Finding(label, text, sentences)
 
 
-def _write_pool_sentences(settings: Settings, pool: PoolRow) -> list[tuple[str, str]]:
+def _write_pool_sentences(
+    settings: audit_json.Settings, pool: audit_json.PoolRow
+) -> list[tuple[str, str]]:
     """Return what the votes show about the annotators' biases and, if known, the shared bias."""
     reason = shown(pool["recommendation_reason"], _LONGEST_REASON)
     spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
@@ -187,7 +184,12 @@ def _write_pool_sentences(settings: Settings, pool: PoolRow) -> list[tuple[str, 
     return sentences
 
 
-def _write_advice(row: AttributeRow, pool: PoolRow | None, decision: Decision, label: str) -> str:
+def _write_advice(
+    row: audit_json.AttributeRow,
+    pool: audit_json.PoolRow | None,
+    decision: audit_json.Decision,
+    label: str,
+) -> str:
     """Write the advice about an attribute."""
     variant = pool["recommendation"] if pool else "pooled"
     # if tau is not reported, the page's section on annotators gives the reason

@@ -4,7 +4,7 @@ A figure is None if the votes do not identify it. On a page that may be shared, 
 counts below five are None too. The code that computes a row may use numbers of numpy; JSON has Python's numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from badpo.data.attributes import Config
@@ -29,15 +29,13 @@ class Voters(TypedDict):
     is_dominated: bool
 
 
-class SideVoters(Voters):
-    """Voters on comparisons whose sides differ, and number of people who chose the less popular side."""
+class VoteFigure(Voters):
+    """Voters of a figure about two sides, and whether the figure reveals votes in combination with earlier figures.
+
+    ``n_people_least`` is the number of people who chose the less popular side.
+    """
 
     n_people_least: int
-
-
-class VoteFigure(SideVoters):
-    """Voters of a figure, and whether the figure reveals votes in combination with earlier figures."""
-
     differs_by_few: bool
 
 
@@ -222,13 +220,6 @@ class AssignmentRow(TypedDict):
     reason: str
 
 
-class EstimatorRow(TypedDict):
-    """The estimator of the annotators' biases, and the reason for its choice."""
-
-    quality: str
-    why: str
-
-
 class GraphRow(TypedDict):
     """Groups of annotators who share comparisons: number of groups, largest sizes, and annotators without a group."""
 
@@ -269,7 +260,7 @@ class Checks(TypedDict):
     """The estimator, and the checks of its assumptions."""
 
     assignment: AssignmentRow | None
-    estimator: EstimatorRow
+    estimator: dict[Literal["quality", "why"], str]
     components: dict[Literal["informative"], dict[str, GraphRow]]
     anchors: AnchorRow | None
     reliability: ReliabilityRow | None
@@ -302,17 +293,6 @@ class ProblemRow(TypedDict):
     remedy: str
     severity: Severity
     count: NotRequired[int]
-
-
-class AgreementRow(TypedDict):
-    """Agreement of annotators: `badpo.estimation.significance.PoolAgreement` defines the figures."""
-
-    ci_low: float | None
-    ci_high: float | None
-    n_comparisons: int | None
-    n_votes: int | None
-    percent: float | None
-    alpha: float | None
 
 
 class BothOrdersRow(Voters):
@@ -360,7 +340,7 @@ class DataFacts(TableFacts, total=False):
     votes_per_comparison: dict[str, int]
     judgments_per_annotator: VotesOfAnnotators
     unanimous_share: float | None
-    agreement: AgreementRow
+    agreement: Mapping[str, float | None]  # the figures of `badpo.estimation.significance.PoolAgreement`
     both_orders: BothOrdersRow | None
 
 
@@ -426,7 +406,7 @@ class PageGroups(TypedDict):
 class PageChecks(TypedDict):
     """Checks of an audit that a page shows."""
 
-    estimator: EstimatorRow
+    estimator: dict[Literal["quality", "why"], str]
     groups: dict[str, PageGroups]
     anchors: dict[Literal["n"], int] | None
     reliability: ReliabilityRow | None

@@ -23,6 +23,7 @@ from badpo.data.privacy import (
     rounded_count,
     withheld_classes,
 )
+from badpo.results import audit_json
 from badpo.results.audit_findings import (
     attribute_findings,
     audit_labels,
@@ -33,23 +34,6 @@ from badpo.results.audit_findings import (
     pair_sentences,
     person_sentence,
     reliability_sentence,
-)
-from badpo.results.audit_json import (
-    AttributeRow,
-    AuditPage,
-    AuditSummary,
-    BiasSummary,
-    Checks,
-    DataFacts,
-    ExamplePair,
-    FeatureRow,
-    ModelRow,
-    PageChecks,
-    PageGroups,
-    PoolRow,
-    ProblemRow,
-    VoteFigure,
-    Voters,
 )
 from badpo.results.charts import (
     OWN,
@@ -109,7 +93,7 @@ _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
-def audit_html(summary: AuditSummary) -> str:
+def audit_html(summary: audit_json.AuditSummary) -> str:
     """Return an audit's page as HTML text, given the content of ``audit.json``.
 
     The page needs no network and no script, and contains no texts from the table.
@@ -134,7 +118,7 @@ def audit_html(summary: AuditSummary) -> str:
 # -- content that may be shared ----------------------------------------------------------------------------------------
 
 
-def shareable(summary: AuditSummary) -> AuditPage:
+def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
     """Return the summary of an audit without personal data.
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
@@ -148,7 +132,7 @@ def shareable(summary: AuditSummary) -> AuditPage:
     attributes = [row for row in summary["attributes"] if row["name"] not in withheld]
     most = data["judgments_per_annotator"]["most_of_people"] if data["has_annotators"] else 0
     step = _find_step(most / max(data["n_judgments"], 1))
-    content: AuditPage = {
+    content: audit_json.AuditPage = {
         "schema": summary["schema"],
         "version": summary["version"],
         "settings": summary["settings"],
@@ -167,7 +151,7 @@ def shareable(summary: AuditSummary) -> AuditPage:
         "annotators_file": summary["annotators_file"],
         "step": step,
     }
-    rounded: AuditPage = _round_content(content, "", step)
+    rounded: audit_json.AuditPage = _round_content(content, "", step)
     # if about half of the votes are won, a change of one log-odds changes the share of won votes by a quarter
     rounded["data"] = _round_content(content["data"], "", max(0.01, step / 5))
     for row in (*rounded["attributes"], *rounded["scan"]):
@@ -182,7 +166,7 @@ def shareable(summary: AuditSummary) -> AuditPage:
     return rounded
 
 
-def _find_few(summary: AuditSummary) -> set[str | None]:
+def _find_few(summary: audit_json.AuditSummary) -> set[str | None]:
     """Find attributes whose pool figures are about few people; None stands for all attributes together."""
     dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
     few: set[str | None] = set()
@@ -193,7 +177,7 @@ def _find_few(summary: AuditSummary) -> set[str | None]:
     return few
 
 
-def _severity_rank(problem: ProblemRow) -> int:
+def _severity_rank(problem: audit_json.ProblemRow) -> int:
     """Rank of a severity; errors are first."""
     return ("error", "warning", "notice").index(problem["severity"])
 
@@ -203,7 +187,9 @@ def _find_step(largest: float) -> float:
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 
-def _is_withheld(row: AttributeRow | FeatureRow, data: DataFacts) -> bool:
+def _is_withheld(
+    row: audit_json.AttributeRow | audit_json.FeatureRow, data: audit_json.DataFacts
+) -> bool:
     """Return whether the page must omit an attribute or a feature."""
     share = row["win_rate"]
     if data["has_annotators"] or share is None:
@@ -213,22 +199,22 @@ def _is_withheld(row: AttributeRow | FeatureRow, data: DataFacts) -> bool:
     return row["differs_by_few"] or n_least < FEWEST_ANNOTATORS
 
 
-def _is_by_few(row: VoteFigure, data: DataFacts) -> bool:
+def _is_by_few(row: audit_json.VoteFigure, data: audit_json.DataFacts) -> bool:
     """Return whether a figure describes or reveals the votes of only a few people."""
     if row["differs_by_few"] or not data["has_annotators"]:
         return row["differs_by_few"]
     return _has_few_voters(row) or row["n_people_least"] < FEWEST_ANNOTATORS <= row["n_people"]
 
 
-def _has_few_voters(row: Voters | DataFacts) -> bool:
+def _has_few_voters(row: audit_json.Voters | audit_json.DataFacts) -> bool:
     """Return whether only a few people cast the votes behind a figure, or most of these votes."""
     return is_about_few(row["n_annotators"], row["n_people"]) or row["is_dominated"]
 
 
-def _hide_data_figures(data: DataFacts) -> DataFacts:
+def _hide_data_figures(data: audit_json.DataFacts) -> audit_json.DataFacts:
     """Return the facts about the table of votes, without figures that describe only a few people."""
     sizes, both = data["votes_per_comparison"].items(), data["both_orders"]
-    content: DataFacts = {
+    content: audit_json.DataFacts = {
         **data,
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
@@ -240,14 +226,7 @@ def _hide_data_figures(data: DataFacts) -> DataFacts:
     shares.append(data["agreement"]["percent"])
     if has_few or any(map(_is_revealing, shares)):
         content["unanimous_share"] = None
-        content["agreement"] = {
-            "ci_low": None,
-            "ci_high": None,
-            "n_comparisons": None,
-            "n_votes": None,
-            "percent": None,
-            "alpha": None,
-        }
+        content["agreement"] = dict.fromkeys(data["agreement"])
     if data["has_annotators"] and both and _has_few_voters(both):
         content["both_orders"] = None
     return content
@@ -259,9 +238,11 @@ def _is_revealing(share: float | None) -> bool:
     return share is not None and not low <= share <= high
 
 
-def _hide_attribute_figures(row: AttributeRow, data: DataFacts) -> AttributeRow:
+def _hide_attribute_figures(
+    row: audit_json.AttributeRow, data: audit_json.DataFacts
+) -> audit_json.AttributeRow:
     """Return an attribute's summary row without figures that reveal individual votes."""
-    content: AttributeRow = {**row, "verdict": None}
+    content: audit_json.AttributeRow = {**row, "verdict": None}
     if row["quality_adjusted"] and _is_by_few(row["quality_adjusted"], data):
         content["quality_adjusted"] = None
     if row["interval"] != "naive only":
@@ -270,7 +251,9 @@ def _hide_attribute_figures(row: AttributeRow, data: DataFacts) -> AttributeRow:
     return content
 
 
-def _hide_pool_figures(pool: PoolRow, is_few: bool, summary: AuditSummary) -> PoolRow:
+def _hide_pool_figures(
+    pool: audit_json.PoolRow, is_few: bool, summary: audit_json.AuditSummary
+) -> audit_json.PoolRow:
     """Return an attribute's summary of the annotators, without figures about only a few people."""
     # a class dominated by one to four people counts as one person
     sizes = {
@@ -283,7 +266,7 @@ def _hide_pool_figures(pool: PoolRow, is_few: bool, summary: AuditSummary) -> Po
     sizes = {str(i): row["n_people"] for i, row in enumerate(pool["groups"])}
     withheld = withheld_classes(sizes, pool["n_people_estimated"] - sum(sizes.values()))
     groups = [row for i, row in enumerate(pool["groups"]) if str(i) not in withheld]
-    content: PoolRow = {**pool, "classes": classes, "groups": groups}
+    content: audit_json.PoolRow = {**pool, "classes": classes, "groups": groups}
     if is_few or _is_revealing(pool["informative_share"]):
         content["informative_share"] = None
     hides_classes = len(classes) < 2 and bool(pool["classes"])
@@ -305,7 +288,9 @@ def _hide_pool_figures(pool: PoolRow, is_few: bool, summary: AuditSummary) -> Po
     return content
 
 
-def _shift_models(summary: AuditSummary, attribute: str, is_few: bool) -> list[ModelRow]:
+def _shift_models(
+    summary: audit_json.AuditSummary, attribute: str, is_few: bool
+) -> list[audit_json.ModelRow]:
     """Return each model's bias; if only a few people voted, return it relative to the models' mean."""
     absolute = summary["pool"][attribute]["absolute"]
     models = [row for row in summary["models"] if row["attribute"] == attribute]
@@ -332,11 +317,11 @@ def _shift_models(summary: AuditSummary, attribute: str, is_few: bool) -> list[M
     ]
 
 
-def _hide_check_figures(checks: Checks, data: DataFacts) -> PageChecks:
+def _hide_check_figures(checks: audit_json.Checks, data: audit_json.DataFacts) -> audit_json.PageChecks:
     """Return the checks of reliability, anchors and groups, without figures about only a few people."""
     reliability, anchors = checks["reliability"], checks["anchors"]
     # if there are several groups of annotators, the page does not state their number
-    groups: dict[str, PageGroups] = {}
+    groups: dict[str, audit_json.PageGroups] = {}
     for name, graph in checks["components"]["informative"].items():
         several = ("none", "one", "several")[min(graph["n"], 2)]
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
@@ -356,7 +341,9 @@ def _hide_check_figures(checks: Checks, data: DataFacts) -> PageChecks:
     }
 
 
-def _hide_problems(problems: Sequence[ProblemRow], data: DataFacts) -> list[ProblemRow]:
+def _hide_problems(
+    problems: Sequence[audit_json.ProblemRow], data: audit_json.DataFacts
+) -> list[audit_json.ProblemRow]:
     """Return the findings that a page may show, errors first; findings about models alone stay unchanged."""
     if data["has_annotators"] and _has_few_voters(data):
         return []
@@ -365,7 +352,7 @@ def _hide_problems(problems: Sequence[ProblemRow], data: DataFacts) -> list[Prob
     return sorted(problems, key=_severity_rank)
 
 
-def _hide_problem(row: ProblemRow, source: str) -> ProblemRow | None:
+def _hide_problem(row: audit_json.ProblemRow, source: str) -> audit_json.ProblemRow | None:
     """Return a finding without rows, names and file; None if it concerns one annotator or has a count below five."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
@@ -385,7 +372,7 @@ def _hide_problem(row: ProblemRow, source: str) -> ProblemRow | None:
     }
 
 
-def _subject(problem: ProblemRow) -> str:
+def _subject(problem: audit_json.ProblemRow) -> str:
     """Return a finding's attribute or class; empty if the finding has neither."""
     match = _OF_WHAT.match(problem["where"])
     return match[0] if match else ""
@@ -444,7 +431,7 @@ def _center_panel(panel: DotPanel) -> DotPanel:
     return replace(panel, limits=(-reach, reach))
 
 
-def draw_bias_figure(summary: BiasSummary) -> Figure | None:
+def draw_bias_figure(summary: audit_json.BiasSummary) -> Figure | None:
     """Chart how often the response with each attribute wins, with intervals; None if no attribute has votes."""
     rows, labels, decisions = [], audit_labels(summary), summary.get("decisions", {})
     for row in summary["attributes"]:
@@ -467,7 +454,7 @@ def draw_bias_figure(summary: BiasSummary) -> Figure | None:
     return dot_figure("Which response wins", [panel])
 
 
-def draw_class_figure(summary: BiasSummary) -> Figure | None:
+def draw_class_figure(summary: audit_json.BiasSummary) -> Figure | None:
     """Chart each annotator class's difference from the pool mean; None if there are no classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
@@ -484,7 +471,7 @@ def draw_class_figure(summary: BiasSummary) -> Figure | None:
     return dot_figure("Classes", panels)
 
 
-def draw_model_figure(summary: AuditPage) -> Figure | None:
+def draw_model_figure(summary: audit_json.AuditPage) -> Figure | None:
     """Chart the bias of each model among the annotators; None if there are no models."""
     panels = []
     for attribute, label in audit_labels(summary).items():
@@ -519,7 +506,7 @@ _COLUMNS = (
 )
 
 
-def audit_table(summary: AuditSummary, pairs: Sequence[ExamplePair] = ()) -> str:
+def audit_table(summary: audit_json.AuditSummary, pairs: Sequence[audit_json.ExamplePair] = ()) -> str:
     """Return the terminal output of an audit: pooled biases, their variation over annotators, findings, problems."""
     summary = cleaned(summary)
     labels, pools = audit_labels(summary), summary["pool"]
@@ -547,7 +534,7 @@ def audit_table(summary: AuditSummary, pairs: Sequence[ExamplePair] = ()) -> str
     return text.rstrip("\n")
 
 
-def _format_row(row: AttributeRow, pool: PoolRow) -> list[str]:
+def _format_row(row: audit_json.AttributeRow, pool: audit_json.PoolRow) -> list[str]:
     """Format one attribute's row for the table printed in the terminal."""
     shares, ends = (row["cross_share"], row["win_rate"]), (row["ci_low"], row["ci_high"])
     (low, high), (tau_low, tau_high), n = row["population_ci"], pool["tau_ci"], pool["n_estimated"]
@@ -575,7 +562,7 @@ _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds
 
 
 def people_html(
-    summary: AuditSummary, annotators: pd.DataFrame, names: Mapping[str, str] | None = None
+    summary: audit_json.AuditSummary, annotators: pd.DataFrame, names: Mapping[str, str] | None = None
 ) -> str:
     """Return the page about individual annotators as HTML text. This page is personal data and must not be shared.
 
@@ -600,7 +587,7 @@ def people_html(
     return page("people", name=source, version=version, **content)
 
 
-def draw_annotator_figure(summary: AuditSummary, annotators: pd.DataFrame) -> Figure | None:
+def draw_annotator_figure(summary: audit_json.AuditSummary, annotators: pd.DataFrame) -> Figure | None:
     """Chart each annotator's individual and shrunken estimates, sorted by votes; None if there are no estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
@@ -628,7 +615,7 @@ def draw_annotator_figure(summary: AuditSummary, annotators: pd.DataFrame) -> Fi
     return dot_figure("Individual annotators", panels, rest, legend(_MARKS))
 
 
-def draw_reliability_figure(summary: AuditSummary, annotators: pd.DataFrame) -> Figure | None:
+def draw_reliability_figure(summary: audit_json.AuditSummary, annotators: pd.DataFrame) -> Figure | None:
     """Chart each annotator's reliability, sorted by number of judgments; None if there are no estimates."""
     people = annotators.dropna(subset="reliability").drop_duplicates("annotator")
     order = _sort_by_votes(people, "n_judgments")

@@ -216,11 +216,12 @@ def _longer(run: Run, kl: float) -> str:
     if kl > KL_OF_PAPER:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
     # the KL divergence of a small change is proportional to the square of the learning rate and of the steps
-    more_steps = 5 if training.steps and training.steps < FEW_STEPS else 1
+    steps = training.steps or FEW_STEPS
+    more_steps = 5 if steps < FEW_STEPS else 1
     factor = math.sqrt(KL_OF_PAPER / max(kl, 1e-9)) / more_steps
     options = ["--learning_rate", f"{min(MOST_TIMES, max(2.0, factor)) * training.learning_rate:.1g}"]
     if more_steps > 1:
-        options += ["--max_steps", f"{more_steps * training.steps}"]
+        options += ["--max_steps", f"{more_steps * steps}"]
     return _again(run, *options)
 
 
@@ -325,7 +326,8 @@ def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
     if reason == "no bias" and run.shown_table:
         command = f"badpo audit {run.shown_table}"
     elif reason == "few comparisons":
-        share = run.config.get("held_out", 0.1)
+        held_out = run.config.get("held_out")
+        share = held_out if isinstance(held_out, float) else 0.1
         command = _again(run, "--held_out", f"{min(0.5, 3 * share):g}")
     elif kl is not None and reason != "no bias":
         command = _longer(run, kl.value)

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import yaml
+from pydantic import JsonValue
 
 from badpo import __version__
-from badpo.data.files import Json
+from badpo.data.attributes import Config
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people, rounded_count
 from badpo.data.problems import ConfigError
 from badpo.results import formatting
@@ -87,10 +88,10 @@ class AttributeRow:
         return f"{number(self.gap.estimate)} ({ends})"
 
 
-def _header(run: Run) -> Json:
+def _header(run: Run) -> dict[str, str | list[str]]:
     """Return the model card's YAML header for the Hub, without the paths of local files and folders."""
     is_adapter = (run.folder / "model" / "adapter_config.json").exists()
-    header: Json = {
+    header: dict[str, str | list[str]] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["ba-dpo", "badpo", "dpo", "preference-optimization"],
@@ -102,7 +103,7 @@ def _header(run: Run) -> Json:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Json) -> AttributeRow:
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Config) -> AttributeRow:
     own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
     rate, start = (found.estimate if found else math.nan for found in (own, before))
     return AttributeRow(
@@ -128,7 +129,7 @@ def _mean_theta(run: Run, name: str) -> str:
     return formatting.signed(theta[is_learned, run.bias.attributes.index(name)].mean().item())
 
 
-def _settings(run: Run) -> Json:
+def _settings(run: Run) -> dict[str, JsonValue]:
     """Return the recipe settings that the model card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {

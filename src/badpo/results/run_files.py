@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import RUN_RECIPE, Json, made_here, require_safe_to_read, run_damage
+from badpo.data.attributes import Config
+from badpo.data.files import RUN_RECIPE, made_here, require_safe_to_read, run_damage
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
@@ -163,7 +164,7 @@ class FirstMargin(_Content):
 class BiasExtra(_Content):
     """Facts in ``bias.json`` about the run that trained the bias term."""
 
-    attributes: list[Json] = []
+    attributes: list[dict[str, JsonValue]] = []
     gold_votes: dict[str, int] = {}
     first_margin: FirstMargin | None = None
     variant: str | None = None
@@ -203,7 +204,7 @@ class Run:
     seed: int
     readouts: Readouts
     bias: BiasContent = BiasContent()
-    config: Json = field(default_factory=dict)
+    config: Mapping[str, JsonValue] = field(default_factory=dict)
     environment: RunEnvironment = RunEnvironment()
     is_made_here: bool = False  # see `badpo.data.files.made_here`
 
@@ -213,7 +214,7 @@ class Run:
         return self.is_made_here and "dataset_name" in self.config
 
     @property
-    def recipe_bias(self) -> Json:
+    def recipe_bias(self) -> Mapping[str, JsonValue]:
         """The block ``bias`` of the run's recipe; empty if the recipe only names the variant."""
         block = self.config.get("bias")
         return block if isinstance(block, dict) else {}
@@ -256,7 +257,7 @@ class Run:
         return shlex.join(["badpo", "train", "--config", str(self.shown_folder / RUN_RECIPE), *options])
 
     @property
-    def configs(self) -> dict[str, Json]:
+    def configs(self) -> Mapping[str, Config]:
         """JSON configuration of each attribute in the run's bias term, in the bias term's order."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
@@ -355,7 +356,7 @@ class MeasuredRuns:
         return tuple(sorted({run.seed for run in self.runs if run.arm != REFERENCE}))
 
     @property
-    def configs(self) -> dict[str, Json]:
+    def configs(self) -> Mapping[str, Config]:
         """JSON configurations of all declared attributes, followed by the attributes that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         read = [run.readouts for run in self.runs]
@@ -516,7 +517,7 @@ def _average_seeds(values: Mapping[int, float]) -> Estimate:
     return Estimate(t_interval(list(values.values())), values)
 
 
-def is_continuous(config: Json) -> bool:
+def is_continuous(config: Config) -> bool:
     """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous

@@ -206,16 +206,19 @@ def _arm_panel(
     number: Callable[[float], str] = decimal,
 ) -> DotPanel:
     """Return a chart panel with a row for every measured arm and a tick for every seed."""
-    rows = []
-    for arm in suite.arms if arms is None else arms:
-        if found := suite.estimate(arm, *place):
-            ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
-            several = found.values if len(found.values) > 1 else ()
-            n = suite.count(*place, arm=arm)
-            mark = Mark(found.value, name, style_of(suite, arm), *ends, several, n)
-            rows.append(DotRow(name, (mark,)))
+    rows = [
+        _arm_row(suite, arm, found, suite.count(*place, arm=arm))
+        for arm in (suite.arms if arms is None else arms)
+        if (found := suite.estimate(arm, *place))
+    ]
     axis = _with_n(suite, axis, *place)
     return DotPanel(title, rows, f"{title} by arm", axis, level, limits, number)
+
+
+def _arm_row(suite: MeasuredRuns, arm: str, found: Estimate, n: str) -> DotRow:
+    ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
+    several = found.values if len(found.values) > 1 else ()
+    return DotRow(name, (Mark(found.value, name, style_of(suite, arm), *ends, several, n),))
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
@@ -254,16 +257,14 @@ def _tilt_figure(suite: MeasuredRuns) -> Figure | None:
 
 def _tilt_panel(suite: MeasuredRuns, check: BiasCheck) -> DotPanel:
     """Return a chart panel with the tilt of every trained arm; the dashed line is the tilt of the target."""
-    rows = []
-    for arm, found in check.tilts.items():
-        ends, name = (found.interval.low, found.interval.high), suite.name_of(arm)
-        several = found.values if len(found.values) > 1 else ()
-        n = suite.count("tilt", check.name, arm=arm) if check.kind == "tilt" else ""
-        rows.append(DotRow(name, (Mark(found.value, name, style_of(suite, arm), *ends, several, n),)))
-    target = check.tilts.get(check.target)
+    is_tilt, target = check.kind == "tilt", check.tilts.get(check.target)
+    rows = [
+        _arm_row(suite, arm, found, suite.count("tilt", check.name, arm=arm) if is_tilt else "")
+        for arm, found in check.tilts.items()
+    ]
     level = Level(target.value if target else 0.0, check.target_label)
     n = suite.count("tilt", check.name)
-    axis = f"log-odds (n = {n} prompts)" if n and check.kind == "tilt" else "log-odds"
+    axis = f"log-odds (n = {n} prompts)" if n and is_tilt else "log-odds"
     return DotPanel(check.title, rows, f"{check.title} by arm", axis, level, number=check.number)
 
 

@@ -4,19 +4,19 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.data.attributes import Text, plain_text
 from badpo.data.files import (
     RUN_SEAL,
-    Json,
     locked,
     made_here,
     require_safe_to_read,
@@ -29,7 +29,7 @@ from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import WINDOW, AnchoredFit
 from badpo.readouts import heldout, sampled
-from badpo.readouts.generation import Decoding, Generation
+from badpo.readouts.generation import Decoding, Generation, TokenIds, sample
 from badpo.results.formatting import REFERENCE
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import (
@@ -42,15 +42,17 @@ from badpo.runs.run import (
     run_folder,
     write_card,
 )
-from badpo.runs.stage import Stage
 from badpo.runs.start import find_reference, load_model, require_undamaged
-from badpo.theory import Floats
+from badpo.theory import Floats, Ints
 from badpo.theory.likelihood import judgment_loss, loss_slopes, shared_bias_intervals
 from badpo.theory.summaries import sums_by_cluster
-from badpo.training.encoding import read_template_options
+from badpo.training.checkpoints import Facts
+from badpo.training.config import BADPOConfig
+from badpo.training.encoding import TemplateOptions, encode_prompts, read_template_options
 from badpo.training.inputs import build_bias, encode_judgments, make_start_votes
 from badpo.training.model_files import load_adapter
-from badpo.training.recipe import NO_SOURCES, RunSources, read_run_recipe
+from badpo.training.recipe import NO_SOURCES, Recipe, RunSources, read_run_recipe
+from badpo.training.reference import ReferenceCache, compute_weights_key, default_cache
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,101 @@ RUN_VERSION = 1  # version of the measurements that only `evaluate_run` makes
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
 N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximum length
+
+
+Metrics = Facts  # content of readouts.json, or a part of it
+
+
+@dataclass(eq=False)
+class Stage:
+    """Inputs shared by the measurements of several runs, such as held-out votes, prompts, and the reference.
+
+    ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
+    reference. If a prompt occurs twice in ``prompts``, each policy answers the prompt twice. ``given`` contains further
+    arguments of the chat template for each prompt. ``reported`` contains the warnings that were logged before; they are
+    not logged again.
+    """
+
+    recipe: Recipe
+    train: Judgments
+    held_out: Judgments
+    start: str
+    prompts: Sequence[Text]
+    decoding: Decoding = field(default_factory=Decoding)
+    given: Sequence[TemplateOptions] = ()
+    reported: set[str] = field(default_factory=set)
+
+    @cached_property
+    def args(self) -> BADPOConfig:
+        """The run's training arguments, such as encoding, beta and device, which the evaluation also uses."""
+        return self.recipe.arguments()
+
+    def warn(self, message: str) -> None:
+        """Log a warning unless the same warning has already been logged."""
+        if message not in self.reported:
+            self.reported.add(message)
+            logger.warning("%s", message)
+
+    @cached_property
+    def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        return load_model(self.start, self.recipe.model)
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        """Model of the reference."""
+        return self._loaded[0].to(self.args.device)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Tokenizer of the reference."""
+        return self._loaded[1]
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the reference weights for float32 precision, because the evaluation never uses autocast."""
+        return compute_weights_key(self.model, "fp32")
+
+    @cached_property
+    def judged(self) -> Judgments:
+        """Held-out judgments whose comparisons fit the length limit; a warning reports the other comparisons."""
+        kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
+        for finding in findings:
+            self.warn(str(finding))
+        return kept
+
+    def encoded(self, prompts: Sequence[Text], given: Sequence[TemplateOptions] = ()) -> list[Ints]:
+        """Encode prompts."""
+        limits = self.args.encoding, self.args.max_prompt_length
+        return encode_prompts(list(prompts), self.tokenizer, *limits, given)
+
+    def answers(
+        self,
+        policy: PreTrainedModel,
+        seed: int,
+        prompt_ids: Sequence[TokenIds] | None = None,
+        decoding: Decoding | None = None,
+    ) -> list[Generation]:
+        """Sample one answer per prompt; ``prompt_ids`` and ``decoding`` replace the stage's prompts and settings."""
+        ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
+        return sample(policy, self.tokenizer, ids, seed=seed, **vars(decoding or self.decoding))
+
+    @cached_property
+    def written(self) -> list[Generation]:
+        """Answers of the reference."""
+        return self.answers(self.model, 0)
+
+    def log_ratios(
+        self, policy: PreTrainedModel, judgments: Judgments | None = None
+    ) -> heldout.LogRatios:
+        """Compute the log-ratios of policy and reference for all responses in the held-out (or given) judgments."""
+        args, judged = self.args, self.judged if judgments is None else judgments
+        cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
+        limits = (args.encoding, args.max_length, args.max_prompt_length)
+        return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
+
+    def margins(self, policy: PreTrainedModel, judgments: Judgments | None = None) -> Floats:
+        """Compute a policy's margins for all comparisons in the held-out (or given) judgments."""
+        return self.log_ratios(policy, judgments).margins(self.args.beta)
 
 
 @dataclass(frozen=True)
@@ -75,7 +172,7 @@ class PolicyReading:
 
 
 # Function that takes a policy and its measurements so far, and returns further metrics.
-More = Callable[[PolicyReading], Json]
+More = Callable[[PolicyReading], Metrics]
 
 
 def measure(
@@ -86,7 +183,7 @@ def measure(
     more: More,
     progress: Progress,
     facts: Sequence[object] = (),
-) -> Json:
+) -> Metrics:
     """Return all metrics of the policy in ``folder/model``; reuse ``readouts.json`` if it belongs to the same policy.
 
     If ``bias`` is None, the policy is the reference, whose folder is next to the run folders. ``seed`` is the seed of
@@ -117,7 +214,7 @@ def measure(
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
     found = PolicyReading(stage, policy, seed, written)
-    readouts: Json = {
+    readouts: Metrics = {
         "arm": folder.name.rsplit("-s", 1)[0],
         "seed": seed,
         "measured": key,
@@ -160,7 +257,7 @@ def _shorten_answers(prompts: Sequence[Text], written: Sequence[Generation]) -> 
     return [{"prompt": p[:SHOWN_LETTERS], "answer": text[:SHOWN_LETTERS]} for p, text in shown]
 
 
-def write_readouts(folder: Path, readouts: Json) -> None:
+def write_readouts(folder: Path, readouts: Metrics) -> None:
     """Write ``readouts.json``, and write the model card with the metrics in this file."""
     with resealed(folder, ["readouts.json"]):
         write_json(folder / "readouts.json", readouts, private=True)  # contains prompts and answers
@@ -187,7 +284,7 @@ def evaluate_run(
     progress: Progress,
     sources: RunSources = NO_SOURCES,
     reported: set[str] | None = None,
-) -> Json:
+) -> Metrics:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
@@ -241,7 +338,7 @@ def evaluate_run(
     )
 
 
-def _measure_answers(found: PolicyReading) -> Json:
+def _measure_answers(found: PolicyReading) -> Metrics:
     """Return attribute rates of a policy's answers and, unless the policy is the reference, the means of theta.
 
     An attribute of a pair of responses, such as the length ratio, has no value for a single answer; the number of

@@ -34,7 +34,6 @@ from badpo.data.files import (
     RUN_ENVIRONMENT,
     RUN_RECIPE,
     RUN_SEAL,
-    Json,
     file_checksum,
     require_safe_to_read,
     write_atomically,
@@ -51,6 +50,7 @@ from badpo.results.model_card import model_card
 from badpo.runs.start import find_reference, load_model, load_policy, require_undamaged
 from badpo.theory.summaries import wilson_ends
 from badpo.training.checkpoints import (
+    Facts,
     describe_changes,
     environment,
     find_newest_complete,
@@ -62,7 +62,7 @@ from badpo.training.checkpoints import (
 )
 from badpo.training.inputs import as_judgments, build_bias, choose_variant, require_texts_alone
 from badpo.training.processes import lock_by_first
-from badpo.training.recipe import PATHS, Recipe, make_portable
+from badpo.training.recipe import PATHS, Keys, Recipe, make_portable
 from badpo.training.reference import default_cache
 from badpo.training.self_test import SelfTest
 from badpo.training.trainer import BADPOTrainer
@@ -406,7 +406,7 @@ class Prepared:
     judgments: Judgments
     bias: BiasTerm | None = None
     objective: Objective | None = None
-    facts: Json = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
 
 
 def keep_run(
@@ -429,12 +429,12 @@ def keep_run(
     return BiasTerm.load(folder)
 
 
-def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
+def run_facts(recipe: Recipe, prepared: Prepared) -> Facts:
     """Return the properties that determine the results of a run: settings, votes, start model and method.
 
     A run's settings are the keys of its recipe without paths, and the name of the pseudonym key.
     """
-    facts: Json = {"pseudonym key": key_name()}
+    facts: Facts = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
         if isinstance(value, dict):
             facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
@@ -450,25 +450,26 @@ def checksum_weights(model_folder: Path) -> str:
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
-def read_json(path: Path) -> Json:
+def read_json(path: Path) -> Facts:
     """Return the content of a run's JSON file, or an empty dict if the file is missing or cannot be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return _parse_object(path.read_text(encoding="utf-8"))
+    return {}
+
+
+def read_last_step(folder: Path) -> Facts:
+    """Return the metrics of a run's last training step, or an empty dict if the log cannot be read."""
+    with contextlib.suppress(OSError, ValueError, IndexError, RecursionError):
+        return _parse_object((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
+    return {}
+
+
+def _parse_object(text: str) -> Facts:
+    found = json.loads(text)
     return found if isinstance(found, dict) else {}
 
 
-def read_last_step(folder: Path) -> Json:
-    """Return the metrics of a run's last training step, or an empty dict if the log cannot be read."""
-    try:
-        metrics = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
-    except (OSError, ValueError, IndexError, RecursionError):
-        return {}
-    return metrics if isinstance(metrics, dict) else {}
-
-
-def read_facts(folder: Path) -> Json:
+def read_facts(folder: Path) -> Facts:
     """Return the recorded properties of a finished or unfinished run, or an empty dict if they cannot be read."""
     for name in (RUN_SEAL, BEGUN):
         facts = read_json(folder / name).get("facts")
@@ -477,7 +478,7 @@ def read_facts(folder: Path) -> Json:
     return {}
 
 
-def has_finished_run(folder: Path, facts: Json) -> bool:
+def has_finished_run(folder: Path, facts: Facts) -> bool:
     """Return whether a folder contains a finished and undamaged run with the given properties."""
     require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
@@ -532,7 +533,7 @@ def _train_into(
     command: str,
     resume: bool,
     allow_changed: Sequence[str] = (),
-    facts: Json | None = None,
+    facts: Facts | None = None,
     go_on: str = "",
 ) -> None:
     """Train a policy and write its run folder: first the recipe and provenance, then the model, then the manifest."""
@@ -562,7 +563,7 @@ def _train_into(
         trainer.push_to_hub()
 
 
-def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
+def finish_run(folder: Path, recipe: Recipe, command: str, facts: Facts) -> None:
     """Write the recipe and the provenance of a run with several policies, and then the manifest of the run."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
@@ -581,7 +582,7 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-def _as_json(keys: Json) -> Json:
+def _as_json(keys: Keys) -> Keys:
     """Convert values from a recipe or from a run's metadata to JSON types."""
-    plain: Json = json.loads(json.dumps(keys, default=str))
+    plain: Keys = json.loads(json.dumps(keys, default=str))
     return plain

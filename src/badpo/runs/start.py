@@ -15,11 +15,11 @@ from transformers import (
 )
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, Json, asking_once, read_seal, require_safe_to_read, run_damage
+from badpo.data.files import RUN_SEAL, asking_once, read_seal, require_safe_to_read, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training import inputs
-from badpo.training.checkpoints import describe_changes, mark_run_complete, whole_folder
+from badpo.training.checkpoints import Facts, describe_changes, mark_run_complete, whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
@@ -94,7 +94,7 @@ def require_undamaged(
 
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
-) -> Json:
+) -> Facts:
     """Return the properties of a supervised reference that must be the same for all runs sharing the reference."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
@@ -112,7 +112,7 @@ def describe_reference(
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": at_once * args.gradient_accumulation_steps * args.world_size,
     }
-    as_in_json: Json = json.loads(json.dumps(facts))  # JSON changes some types
+    as_in_json: Facts = json.loads(json.dumps(facts))  # JSON changes some types
     return as_in_json
 
 
@@ -143,7 +143,7 @@ def _fine_tune(
     recipe: Recipe,
     args: BADPOConfig,
     folder: Path,
-    facts: Json,
+    facts: Facts,
     callbacks: Sequence[TrainerCallback],
 ) -> PreTrainedModel:
     """Fine-tune a model on pairs of a prompt and a response, and save the fine-tuned model in a folder."""
