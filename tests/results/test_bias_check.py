@@ -1,5 +1,6 @@
 """The checks say whether BA-DPO removed the bias, why a result is empty, and which command comes next."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from badpo.results.bias_check import bias_findings, bias_verdicts, check_bias, outcome_of
 from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run
+from badpo.results.run_page import page_notices
 from badpo.theory.summaries import Interval, cluster_mean, ratio_of_sums
 from tests.results.plain import plain
 
@@ -174,6 +176,23 @@ def test_an_empty_result_has_a_reason_and_a_next_command():
     ]
     moved = three(0.02, 0.0, 0.0, {"theta": BIASED, "kl": 0.2, "noise": 0})
     assert commands(moved) == [f"{config} --max_steps 300 --output_dir runs-2 --compare"]
+
+
+def test_a_run_without_held_out_votes_or_dpo_has_notices_with_commands():
+    """If the policy hardly changed, DPO would hardly change either, so both are trained again."""
+    config = "badpo train --config runs/pooled-s42/config.yaml"
+    told = {kl: run("pooled", 0.001, kl=kl, training=(1e-6, 1000)) for kl in (1e-6, 0.03)}
+    told[0.03] = replace(told[0.03], config={**told[0.03].config, "held_out_name": "../../votes.csv"})
+    little, enough = ("\n".join(page_notices(suite(one))) for one in told.values())
+    assert f"`{config} --learning_rate 0.0002 --output_dir runs-2 --compare`" in little
+    assert f"`{config} --compare`" in enough and "--learning_rate" not in enough
+    assert ["on which it was trained" in text for text in (little, enough)] == [False, True]
+
+
+def test_a_lower_learning_rate_is_advised_only_if_the_excess_stays_large_enough():
+    small, large = three(0.5, 0.1, -0.1), three(1.3, 0.1, -0.2)
+    assert [check_bias(one)[0].arms["pooled"].outcome for one in (small, large)] == ["overshoot"] * 2
+    assert commands(small) == [] and "--learning_rate 0.0002" in commands(large)[0]
 
 
 def test_small_effects_are_printed_with_enough_digits():

@@ -319,7 +319,7 @@ def evaluate(
 
     folders = find_finished_runs(runs)  # report a missing folder before torch is loaded
     from badpo.results.bias_check import bias_findings, bias_verdicts
-    from badpo.results.run_page import arms_side_by_side, missing_arms
+    from badpo.results.run_page import arms_side_by_side, page_notices
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
@@ -340,7 +340,7 @@ def evaluate(
         for verdict in bias_findings(suite):
             sentences = (": ".join(filter(None, one)) for one in verdict.sentences)
             lines.append("\n  ".join([f"{verdict.title}: {verdict.finding}", *sentences]))
-        lines += [*missing_arms(suite), *bias_verdicts(suite)]
+        lines += [*page_notices(suite), *bias_verdicts(suite)]
     options.say("\n".join([*filter(None, lines), f"next: badpo report {folders[0].parent}"]))
 
 

@@ -28,7 +28,9 @@ SMALL = 0.1
 TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
 HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
 FEW_STEPS = 100  # if a run has fewer steps, the advice is also to train longer
+SLOWER = 5  # factor by which the advice lowers the learning rate
 MOST_TIMES = 300.0  # largest factor by which the advice raises the learning rate
+LITTLE_KL = 0.001  # a policy with a smaller KL divergence has hardly changed
 KL_OF_PAPER = 0.03  # KL divergence from the reference in the paper's runs, in nats per token
 
 Outcome = Literal[
@@ -167,10 +169,12 @@ def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
         return ArmCheck("not compared", None, tuple(problems))
     left = check.differences[arm, check.target]
     outcome = outcome_of(check.excess.interval, left.interval, check.small)
-    if outcome not in ("removed", "nothing to remove") and not problems:
-        problems.append(
-            _sentence("failure", is_drifting=suite.is_drifting(arm), command=_slower(suite.of(arm)[0]))
-        )
+    is_drifting = suite.is_drifting(arm)
+    # at a lower learning rate, a smaller excess would be too small for a verdict
+    can_slow_down = is_drifting or abs(check.excess.value) > SLOWER * check.small
+    if outcome not in ("removed", "nothing to remove") and can_slow_down and not problems:
+        command = _slower(suite.of(arm)[0])
+        problems.append(_sentence("failure", is_drifting=is_drifting, command=command))
     share = None
     if is_large(check.excess.interval, check.small):
         share = suite.share_removed(arm, check.target, f"{check.kind}/{check.name}")
@@ -205,11 +209,16 @@ def _again(run: Run, *options: str) -> str:
 def _slower(run: Run) -> str:
     """Return the command that trains with a fifth of the learning rate; empty if the rate is not recorded."""
     training = run.readouts.training
-    return _again(run, "--learning_rate", f"{training.learning_rate / 5:.1g}") if training else ""
+    rate = training and f"{training.learning_rate / SLOWER:.1g}"
+    return _again(run, "--learning_rate", rate) if rate else ""
 
 
-def _longer(run: Run, kl: float) -> str:
-    """Return the command that reaches about the paper's KL divergence with a higher learning rate or more steps."""
+def train_more_command(run: Run, kl: float, excess_tilts: float = 0.0) -> str:
+    """Return the command that changes the policy enough for a verdict, with a higher learning rate or more steps.
+
+    ``excess_tilts`` is DPO's excess tilt in units of `SMALL`. The command aims at the paper's KL divergence or at an
+    excess tilt of three units, whichever takes the smaller change.
+    """
     training = run.readouts.training
     if training is None:
         return ""
@@ -219,6 +228,8 @@ def _longer(run: Run, kl: float) -> str:
     steps = training.steps or FEW_STEPS
     more_steps = 5 if steps < FEW_STEPS else 1
     factor = math.sqrt(KL_OF_PAPER / max(kl, 1e-9)) / more_steps
+    if excess_tilts:
+        factor = min(factor, 3 / excess_tilts / more_steps)
     options = ["--learning_rate", f"{min(MOST_TIMES, max(2.0, factor)) * training.learning_rate:.1g}"]
     if more_steps > 1:
         options += ["--max_steps", f"{more_steps * steps}"]
@@ -330,7 +341,8 @@ def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
         share = held_out if isinstance(held_out, float) else 0.1
         command = _again(run, "--held_out", f"{min(0.5, 3 * share):g}")
     elif kl is not None and reason != "no bias":
-        command = _longer(run, kl.value)
+        excess = abs(check.excess.value) / check.small if check.excess else 0.0
+        command = train_more_command(run, kl.value, excess)
     return _sentence("next_step", reason=reason, check=check, command=command)
 
 

@@ -11,7 +11,15 @@ import numpy as np
 from badpo import __version__
 from badpo.data.files import write_atomically
 from badpo.data.privacy import is_about_single_people
-from badpo.results.bias_check import BiasCheck, bias_findings, bias_verdicts, check_bias, tilt_table
+from badpo.results.bias_check import (
+    LITTLE_KL,
+    BiasCheck,
+    bias_findings,
+    bias_verdicts,
+    check_bias,
+    tilt_table,
+    train_more_command,
+)
 from badpo.results.charts import (
     DotPanel,
     DotRow,
@@ -80,7 +88,7 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
         opening=[f for f in drawn if f.title in _OPENING],
         figures=[f for f in drawn if f.title not in _OPENING],
         answers=suite.answers() if texts else [],
-        missing=missing_arms(suite),
+        notices=page_notices(suite),
         gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
         is_planted=suite.is_planted,
         has_placebo=PLACEBO in suite.arms,
@@ -90,16 +98,20 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
     )
 
 
-def missing_arms(suite: MeasuredRuns) -> list[str]:
-    """If the reference or DPO is not on the page, return a sentence with the command that adds it."""
+def page_notices(suite: MeasuredRuns) -> list[str]:
+    """Return sentences about missing held-out votes, a missing reference or a missing DPO policy, with commands."""
     sentences = []
     run = next((run for run in suite.runs if run.arm != REFERENCE), None)
+    if run and run.config.get("held_out_name", "") == run.config.get("dataset_name"):
+        sentences.append(_sentence("no_held_out"))
     if run and REFERENCE not in suite.arms:
         measure = f"badpo evaluate {shlex.quote(str(run.shown_folder))}"
         sentences.append(_sentence("no_reference", command=measure))
     if run and DPO not in suite.arms:
-        parent = shlex.quote(str(run.shown_folder.parent))
-        sentences.append(_sentence("no_dpo", command=suite.compare_command(), folder=parent))
+        kl = suite.estimate(run.arm, "kl")
+        more = train_more_command(run, kl.value) if kl and kl.value < LITTLE_KL else ""
+        command, parent = suite.compare_command(), shlex.quote(str(run.shown_folder.parent))
+        sentences.append(_sentence("no_dpo", command=command, folder=parent, kl=kl, more=more))
     return sentences
 
 
