@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Unpack
@@ -123,32 +123,15 @@ def audit(
     judgments, left_out = select_independent_votes(whole)
     progress("audit: annotators", DONE_BEFORE["annotators"])
     design = Design(judgments)
-    estimates, both = estimate_annotators(judgments, design, options), both_orders(whole)
+    estimates = estimate_annotators(judgments, design, options)
     agreement = pool_agreement(*design.first_votes, design.prompt_of_first_votes)
     progress("audit: undeclared features", DONE_BEFORE["features"])
     features, ties = measure_undeclared_features(judgments), estimate_tie_effects(whole)
     facts = AuditFacts(judgments, features, design, options, estimates, agreement)
     problems = [*problems, *left_out, *find_selective_ties(ties), *find_problems(facts)]
     progress("audit: pool", DONE_BEFORE["pool"])
-    swap = swap_pair_sides(judgments)
-    summary: audit_json.AuditSummary = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "about_single_people": True,
-        "settings": list_settings(judgments, options),
-        "data": describe_data(whole, design, both, agreement, name_file(source or data)),
-        "attributes": pool_attributes(judgments, ties, swap),
-        "pool": estimates.pool,
-        "models": build_model_rows(estimates.table, design, both),
-        "checks": estimates.checks,
-        "flips": count_changed_labels(design, estimates.fit),
-        "next": {"votes_needed": build_votes_needed(design, estimates.fit.biases)},
-        "warnings": build_problem_rows(problems, source or data),
-        "scan": scan_features(judgments, features, swap),
-        "annotators_file": ANNOTATORS_FILE,
-    }
     return AuditResult(
-        add_verdicts(plain(summary)),
+        add_verdicts(plain(build_summary(whole, facts, ties, problems, source or data))),
         finish_annotator_table(judgments, estimates.table),
         select_votes_to_reread(judgments, design, estimates.table),
         choose_example_pairs(judgments),
@@ -222,6 +205,34 @@ def list_settings(judgments: Judgments, options: AuditOptions) -> audit_json.Set
         "rho": options.rho,
         "fdr": options.fdr,
         "min_informative": options.min_informative,
+    }
+
+
+def build_summary(
+    whole: Judgments,
+    facts: AuditFacts,
+    ties: Mapping[str, audit_json.TieRow],
+    problems: Sequence[Problem],
+    data: Judgments | Source,
+) -> audit_json.AuditSummary:
+    """Compute the figures of audit.json, which may still be numbers of numpy; ``whole`` are all judgments."""
+    judgments, design, estimates = facts.judgments, facts.design, facts.estimates
+    both, swap = both_orders(whole), swap_pair_sides(judgments)
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "about_single_people": True,
+        "settings": list_settings(judgments, facts.options),
+        "data": describe_data(whole, design, both, facts.agreement, name_file(data)),
+        "attributes": pool_attributes(judgments, ties, swap),
+        "pool": estimates.pool,
+        "models": build_model_rows(estimates.table, design, both),
+        "checks": estimates.checks,
+        "flips": count_changed_labels(design, estimates.fit),
+        "next": {"votes_needed": build_votes_needed(design, estimates.fit.biases)},
+        "warnings": build_problem_rows(problems, data),
+        "scan": scan_features(judgments, facts.features, swap),
+        "annotators_file": ANNOTATORS_FILE,
     }
 
 
