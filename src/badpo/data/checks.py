@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from badpo.data.attributes import Attribute, attribute_from_config, plain_text
+from badpo.data.attributes import Attribute, Config, Text, attribute_from_config, plain_text
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.problems import LISTED, ConfigError, Json, Problem, counted, listed, worst_first
 from badpo.data.vocabulary import side_pairs
@@ -286,8 +285,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
 
 def attribute_trials(
     judgments: Judgments,
-    configs: Sequence[Json],
-    sweep: tuple[str, Sequence[Any]] | None = None,
+    configs: Sequence[Config],
     n_examples: int = 3,
 ) -> list[Json]:
     """Try attributes on judgments: report how often the sides differ and how often the side with the attribute wins.
@@ -297,15 +295,13 @@ def attribute_trials(
     judgments : Judgments
     configs : sequence of mapping
         Configurations of attributes, as for `attribute_from_config`.
-    sweep : (parameter, values), optional
-        Try each attribute once with each of these values of the parameter.
     n_examples : int
         Number of example responses with the attribute, and of example responses without it.
 
     Returns
     -------
     list of dict
-        One entry for each attribute and value: ``attribute``, ``parameters``, ``scope``, ``problem`` (the reason why
+        One entry for each attribute: ``attribute``, ``parameters``, ``scope``, ``problem`` (the reason why
         nothing can be estimated, or None), ``n_cross`` (number of judgments whose sides differ), ``cross_share`` (share
         of these among all judgments), ``win_rate`` (share of these in which the side with the attribute wins),
         ``log_odds``, ``ci_low`` and ``ci_high`` (95 % confidence interval, clustered by prompt), and ``examples`` (the
@@ -328,13 +324,7 @@ def attribute_trials(
     """
     if not configs:
         raise ConfigError("name an attribute to test, as in --attribute length:ratio=1.5")
-    name, values = sweep or ("", [None])
-    trials = []
-    for config in configs:
-        for value in values:
-            tried = config if sweep is None else {**config, name: value}
-            trials.append(_trial(judgments, attribute_from_config(tried), n_examples))
-    return trials
+    return [_trial(judgments, attribute_from_config(config), n_examples) for config in configs]
 
 
 def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
@@ -363,6 +353,6 @@ def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
     }
 
 
-def _beginning(response: Any) -> str:
+def _beginning(response: Text) -> str:
     text = " ".join(plain_text(response).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

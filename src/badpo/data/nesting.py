@@ -71,24 +71,22 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     if first.lstrip()[:1] not in ("[", "{"):
         return _opened_text(column, first)
     value = parsed(first)
-    is_dialogue = is_chat(_without_arrays(value))
-    # an answer column in JSON is not parsed unless the JSON objects are a judge's votes
-    is_vote = isinstance(value, dict) and columns_named(
-        [*map(str, value)], ("winner", "rating_a", "rating_b")
-    )
-    is_text = re.fullmatch(OF_TEXTS, folded(name)) and not is_vote
-    has_parts = isinstance(value, dict) or (isinstance(value, list) and len(value) > 0)
-    if (
-        isinstance(value, list)
-        and not is_dialogue
-        and columns_named([name], (*PAIR, "chosen", "rejected"))
-    ):
-        turns = column.map(_join_turns, na_action="ignore")
-        return turns if turns.notna().equals(column.notna()) else column
-    if not is_dialogue and (is_text or not has_parts):
-        return column
-    values = column.map(lambda cell: parsed(cell) if isinstance(cell, str) else cell, na_action="ignore")
-    values = values.map(_without_arrays)
+    is_list, is_dialogue = isinstance(value, list), is_chat(_without_arrays(value))
+    if is_list and not is_dialogue and columns_named([name], (*PAIR, "chosen", "rejected")):
+        values = column.map(_join_turns, na_action="ignore")
+    else:
+        # an answer column in JSON is not parsed unless the JSON objects are a judge's votes
+        is_vote = isinstance(value, dict) and columns_named(
+            [*map(str, value)], ("winner", "rating_a", "rating_b")
+        )
+        is_text = re.fullmatch(OF_TEXTS, folded(name)) and not is_vote
+        has_parts = isinstance(value, dict) or (isinstance(value, list) and len(value) > 0)
+        if not is_dialogue and (is_text or not has_parts):
+            return column
+        parts = column.map(
+            lambda cell: parsed(cell) if isinstance(cell, str) else cell, na_action="ignore"
+        )
+        values = parts.map(_without_arrays)
     return values if values.notna().equals(column.notna()) else column
 
 

@@ -95,11 +95,11 @@ def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
         if is_legend(text):
             of_columns |= dict.fromkeys(_explained(text, frame), text) | of_columns
         elif meanings := _meanings(text):
-            for name in [name for name in frame if {*few_labels(frame[name])} <= {*meanings}]:
-                if few_labels(frame[name]):
-                    table = replace(
-                        table, frame=(frame := frame.assign(**{name: ids_in(frame[name]).map(meanings)}))
-                    )
+            for name in frame:
+                labels = few_labels(frame[name])
+                if labels and {*labels} <= {*meanings}:
+                    frame = frame.assign(**{name: ids_in(frame[name]).map(meanings)})
+                    table = replace(table, frame=frame)
     if not of_columns:
         return table, {}
     names = {name: f"{name} ({re.sub(r'[()]', ' ', text)})" for name, text in of_columns.items()}
