@@ -303,10 +303,10 @@ def from_hub(
         what = (
             f"there is no such file, and no data set of this name could be loaded from the Hub ({why})"
         )
-        access = "download the data set once with network access"
-        if "gated" in why:
-            access = "accept its terms on the Hub and log in with hf auth login"
-        raise DataError([Problem("E190", what, name, f"{access}, or name a local file")]) from error
+        remedy = "accept its terms on the Hub and log in with hf auth login, or name a local file"
+        if "gated" not in why:
+            remedy = "download the data set once with network access, or name a local file"
+        raise DataError([Problem("E190", what, name, remedy)]) from error
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
     return found if split else found[min(found, key="train".__ne__)]
