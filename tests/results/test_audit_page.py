@@ -237,7 +237,7 @@ LENGTH = 'attribute "length"'
     ],
 )
 def test_what_a_finding_tells_others(result, what, where, told):
-    row = {"code": "W999", "what": what, "where": where, "remedy": "make it 0/1", "severity": "warning"}
+    row = {"code": "W404", "what": what, "where": where, "remedy": "make it 0/1", "severity": "warning"}
     found = shareable({**result.summary, "warnings": [row]})["warnings"]
     assert [(row["what"], row["where"]) for row in found] == [told] * (told is not None)
     assert all(row["remedy"] == "make it 0/1" for row in found)
@@ -256,7 +256,39 @@ def test_no_message_has_a_share_beside_a_count_which_would_tell_how_few_the_othe
     for told in [*whole, found["checks"]["estimator"]["why"]]:
         assert not ("%" in told and ("about" in told or "annotator" in told))
     assert "most of 5 to 14 annotators have fewer than 8 informative votes" in whole
-    assert "5 to 14 of about 80 rows left out: tie" in whole
+    assert not any("rows left out" in told for told in whole)
+
+
+def call_ties(table: pd.DataFrame, n_callers: int) -> pd.DataFrame:
+    """Make about a dozen votes of each of the first annotators ties."""
+    callers = [*table["annotator"].unique()[:n_callers]]
+    rows = table.index[table["annotator"].isin(callers)].to_numpy()
+    ties = np.random.default_rng(0).permutation(rows)[: 12 * n_callers]
+    return table.assign(winner=table["winner"].mask(table.index.isin(ties), "tie"))
+
+
+@pytest.mark.parametrize(("n_callers", "is_shown"), [(1, False), (4, False), (20, True)])
+def test_ties_and_rows_left_out_are_shown_only_if_they_are_of_enough_people(n_callers, is_shown):
+    summary = audit(call_ties(votes(200, 20)[0], n_callers), [Length()]).summary
+    assert summary["attributes"][0]["ties"]["n_people"] == n_callers
+    found = shareable(summary)
+    assert (found["attributes"][0]["ties"] is not None) == bool(found["data"]["dropped"]) == is_shown
+    assert found["data"]["n_dropped"] == 0
+    assert is_shown or "W442" not in {row["code"] for row in found["warnings"]}
+
+
+def test_repeated_votes_of_one_person_are_not_on_the_page():
+    table = votes(60, 12)[0]
+    own = table[table["annotator"] == table["annotator"].iat[0]]
+    again = own.assign(winner=own["winner"].map({"a": "b", "b": "a"}))
+    summary = audit(pd.concat([table, again]), [Length()]).summary
+    codes = {"W133", "N434"}
+    assert codes <= {row["code"] for row in summary["warnings"]}
+    assert codes.isdisjoint(row["code"] for row in shareable(summary)["warnings"])
+
+
+def test_features_that_do_not_occur_are_not_called_withheld(result):
+    assert "No responses differ in these features: lists, headers" in Page(audit_html(result.summary)).text
 
 
 def test_the_page_does_not_name_the_file_of_the_table(result, summary):

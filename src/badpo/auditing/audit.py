@@ -261,7 +261,8 @@ def describe_data(
     cast = np.bincount(annotator, minlength=len(design.annotators))
     n_votes, votes_of_people = cast[cast > 0], cast[design.is_person]
     wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
-    dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
+    reasons = judgments.dropped.groupby("reason", sort=False)["n"]
+    dropped = reasons.agg(n="sum", n_annotators="size", is_dominated=is_dominated)
     in_both, figures = both["annotator"].unique(), asdict(agreement)
     both_counts = np.bincount(both["annotator"], minlength=len(cast))
     return {

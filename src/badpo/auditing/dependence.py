@@ -1,6 +1,6 @@
 """Find votes that are not independent: repeated votes, votes that settle disagreements, and selective ties."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,11 +9,12 @@ from scipy.special import logit, ndtr
 from scipy.stats import sem
 
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import is_dominated
 from badpo.data.problems import Problem, counted
 from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_bias_p_value, format_p_value
-from badpo.results.audit_json import TieRow
+from badpo.results.audit_json import TieRow, Voters
 from badpo.theory import Bools, Floats, Ints
 
 # The usual number of votes is the smallest number (two or more) that at least this share of comparisons has.
@@ -168,7 +169,8 @@ MOST_SIZE = 3.0
 def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     """For each attribute of the responses, the effect of omitting ties; empty without ties or with only their counts.
 
-    A row has ``n``, the number of ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``,
+    A row has ``n``, the number of ties on comparisons whose sides differ; ``n_annotators``, ``n_people`` and
+    ``is_dominated``, which describe who called these ties or the other ties; ``differing_share`` and ``alike_share``,
     the share of ties among judgments whose sides differ and whose sides do not; ``size_p``, the p-value of the
     hypothesis that ties do not depend on the difference (on its size for a continuous attribute); ``annotators_p``,
     the p-value of the hypothesis that annotators call ties equally often on the same comparisons whose sides differ;
@@ -183,6 +185,8 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     votes = pd.concat([name_votes(each) for each in both], ignore_index=True)
     delta = np.concatenate([each.delta * each.cross_group() for each in both])
     differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
+    models = {*judgments.annotators["pseudonym"][judgments.annotators["model"].notna()]}
+    callers = votes["annotator"].where(is_tie_all)
     # The shares of ties count all judgments; the tests count only an annotator's first vote on a comparison.
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     votes, delta = votes[first], delta[first]
@@ -200,6 +204,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
         log_odds = logit([(won + more) / max(n_votes + n, 1) for more, n in ways]).tolist()
         rows[attribute.name] = {
             "n": int(is_tie_all[on_all].sum()),
+            **_describe_callers([callers[on_all], callers[~on_all]], models),
             "differing_share": is_tie_all[on_all].mean(),
             "alike_share": is_tie_all[~on_all].mean() if not on_all.all() else np.nan,
             "size_p": size_p,
@@ -211,6 +216,17 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
             "log_odds_high": log_odds[3],
         }
     return rows
+
+
+def _describe_callers(groups: Sequence[pd.Series], models: Collection[str]) -> Voters:
+    """Describe the annotators who called ties: the smallest numbers over groups of ties, and whether one dominates."""
+    counts = [group.value_counts() for group in groups if group.notna().any()]
+    people = [each[~each.index.isin(models)] for each in counts]
+    return {
+        "n_annotators": min(map(len, counts), default=0),
+        "n_people": min(map(len, people), default=0),
+        "is_dominated": any(map(is_dominated, people)),
+    }
 
 
 def find_selective_ties(ties: Mapping[str, TieRow]) -> list[Problem]:

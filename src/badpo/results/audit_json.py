@@ -46,7 +46,7 @@ class SwapPairRow(VoteFigure, LogOddsRow):
     assumes: str
 
 
-class TieRow(TypedDict):
+class TieRow(Voters):
     """Effect of omitting ties on an attribute: `badpo.auditing.dependence.estimate_tie_effects` defines the figures."""
 
     n: int
@@ -308,6 +308,7 @@ class DroppedRow(TypedDict):
     reason: str
     n: int
     n_annotators: int
+    is_dominated: bool
 
 
 class VotesOfAnnotators(TypedDict, total=False):
@@ -415,10 +416,13 @@ class PageChecks(TypedDict):
 class AuditPage(AuditParts):
     """Content of the page that may be shared: rounded figures, and no figures about fewer than five people.
 
-    ``step`` is the rounding step of the estimates.
+    ``step`` is the rounding step of the estimates. ``absent_features`` are scanned features in which no responses
+    differ, and ``has_withheld_features`` is whether the page omits features because of few voters.
     """
 
     checks: PageChecks
+    absent_features: list[str]
+    has_withheld_features: bool
     step: float
 
 

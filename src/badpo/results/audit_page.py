@@ -90,6 +90,11 @@ _PART = re.compile(r"(?<![\w.,\-])(\d[\d,]*)( \w+)? of (\d[\d,]*)(?![\w.%]| %)")
 # A share next to a count, even a rounded count, would reveal how small the remaining part is.
 _SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
+# Findings whose figures are about the whole pool; the figures of other findings may be about the votes of a few people.
+_ABOUT_ALL = {
+    *("W404", "W405", "W406", "W409", "W410", "W411", "W412", "W414", "W416", "W417", "W419"),
+    *("W430", "W431", "N433", "N435", "W442"),
+}
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
@@ -145,9 +150,13 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
         "models": [row for name in pools for row in _shift_models(summary, name, name in few)],
         "checks": _hide_check_figures(summary["checks"], data),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
+        "absent_features": [row["feature"] for row in summary["scan"] if not row["n_cross"]],
+        "has_withheld_features": any(
+            row["n_cross"] and _is_withheld(row, data) for row in summary["scan"]
+        ),
         "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
-        "warnings": _hide_problems(summary["warnings"], data),
+        "warnings": _hide_problems(summary),
         "annotators_file": summary["annotators_file"],
         "step": step,
     }
@@ -218,9 +227,14 @@ def _hide_data_figures(data: audit_json.DataFacts) -> audit_json.DataFacts:
         **data,
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
+        "n_dropped": 0,  # minus the shown reasons, the sum would reveal the other reasons
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
-        "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
+        "dropped": [
+            row
+            for row in data["dropped"]
+            if row["n_annotators"] >= FEWEST_ANNOTATORS and not row["is_dominated"]
+        ],
     }
     has_few, shares = data["has_annotators"] and _has_few_voters(data), [data["unanimous_share"]]
     shares.append(data["agreement"]["percent"])
@@ -243,6 +257,8 @@ def _hide_attribute_figures(
 ) -> audit_json.AttributeRow:
     """Return an attribute's summary row without figures that reveal individual votes."""
     content: audit_json.AttributeRow = {**row, "verdict": None}
+    if data["has_annotators"] and row["ties"] and _has_few_voters(row["ties"]):
+        content["ties"] = None
     if row["quality_adjusted"] and _is_by_few(row["quality_adjusted"], data):
         content["quality_adjusted"] = None
     if row["interval"] != "naive only":
@@ -341,25 +357,29 @@ def _hide_check_figures(checks: audit_json.Checks, data: audit_json.DataFacts) -
     }
 
 
-def _hide_problems(
-    problems: Sequence[audit_json.ProblemRow], data: audit_json.DataFacts
-) -> list[audit_json.ProblemRow]:
+def _hide_problems(summary: audit_json.AuditSummary) -> list[audit_json.ProblemRow]:
     """Return the findings that a page may show, errors first; findings about models alone stay unchanged."""
+    data, problems = summary["data"], summary["warnings"]
     if data["has_annotators"] and _has_few_voters(data):
         return []
     if data["n_people"] or not data["has_annotators"]:
+        by_few = [row for row in summary["attributes"] if row["ties"] and _has_few_voters(row["ties"])]
+        places = [f'attribute "{row["name"]}"' for row in by_few if data["has_annotators"]]
+        problems = [row for row in problems if row["code"] != "W442" or row["where"] not in places]
         problems = [problem for row in problems if (problem := _hide_problem(row, data["source"]))]
     return sorted(problems, key=_severity_rank)
 
 
 def _hide_problem(row: audit_json.ProblemRow, source: str) -> audit_json.ProblemRow | None:
-    """Return a finding without rows, names and file; None if it concerns one annotator or has a count below five."""
+    """Return a finding without rows, names and file; None if its figures may be about fewer than five annotators."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
         return None
     if _PSEUDONYM.search(what + row["remedy"]):
         return None
     for number, is_share in _NUMBER.findall(what):
+        if row["code"] not in _ABOUT_ALL:
+            return None
         digits = number.replace(",", "")
         if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
             return None
@@ -528,6 +548,7 @@ def audit_table(summary: audit_json.AuditSummary, pairs: Sequence[audit_json.Exa
         most_models=_MOST_MODELS,
         impact=impact_sentences(summary),
         undeclared=[row["feature"] for row in summary["scan"] if row["advice"] == "declare"],
+        scanned=[row["feature"] for row in summary["scan"]],
         problems=[{**row, "place": _subject(row)} for row in problems],
         worst=_WORST,
     )
