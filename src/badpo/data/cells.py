@@ -299,6 +299,8 @@ _NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 _USUAL_TEXT = 15  # smallest median length of the texts in a column of texts, in characters
 
 
+# Number of characters at the beginning of a text that are enough to recognise words.
+MANY_CHARACTERS = 10_000
 WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
 
 
@@ -350,7 +352,8 @@ def are_votes(column: pd.Series) -> bool:
 
 def holds_texts(column: pd.Series) -> bool:
     """Return whether most cells of a column are texts or chats, which are longer than labels."""
-    texts = [cell for cell in column if isinstance(cell, str) and WORDS.search(cell)]
+    # searching all of a very long text, in every row that repeats the text, could take minutes
+    texts = [cell for cell in column if isinstance(cell, str) and WORDS.search(cell, 0, MANY_CHARACTERS)]
     chats = [*filter(is_chat, column)]
     lengths = [len(str(cell)) for cell in texts + chats]
     return 2 * len(lengths) > len(column) and float(np.median(lengths)) >= _USUAL_TEXT

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 import sqlite3
+import struct
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,13 +66,15 @@ from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
 ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
+# kinds of Arrow messages with data
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; the limit of the csv module is 131,072 by default
 _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to detect the format of a file
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file.
 # The factor is 100 because texts never reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
-_MOST_BYTES_WRITTEN_OUT = 2**34
+_MOST_REPEATED_BYTES = 2**34
 # Largest size of a workbook's cell formats, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
 _MOST_BYTES_OF_STYLES = 2**22
 # Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl needs about 20
@@ -235,8 +238,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
     if (path / "state.json").is_file():
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         files = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
-        arrow = [pa.ipc.open_stream(file.read_bytes()).read_all() for file in files]
-        return Table(_frame_of_arrow(pa.concat_tables(arrow)), str(path))
+        return _read_files(path, files, _arrow_parts)
     parts: dict[str, list[Path]] = {}
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
@@ -249,7 +251,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
         for file in files:
             parts.setdefault(file.stem.split("-")[0], []).append(file)
     elif files := sorted(path.glob("*=*/**/*.parquet")):
-        return _read_partitions(path, files)
+        return _read_files(path, files, _parquet_parts)
     else:
         parts = {file.name: [file] for file in sorted(path.iterdir()) if file.suffix.lower() in READERS}
         if not split and 1 < len(parts) <= _MOST_FILES:
@@ -259,7 +261,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
     if split not in parts and len(parts) != 1:
         raise _one_of(path, parts)
     files = parts.get(split) or next(iter(parts.values()))
-    return Table(_frame_of_arrow(pq.read_table(files)), str(path)) if files[1:] else read_table(files[0])
+    return _read_files(path, files, _parquet_parts) if files[1:] else read_table(files[0])
 
 
 def _is_inner_folder(folder: Path, name: Any) -> bool:
@@ -268,16 +270,35 @@ def _is_inner_folder(folder: Path, name: Any) -> bool:
     return is_name and (folder / name).is_dir()
 
 
-def _read_partitions(path: Path, files: Sequence[Path]) -> Table:
-    """Read parquet files in folders such as ``rater=R01``, whose names give the cells of additional columns."""
-    frames, n_rows, n_cells = [], 0, 0
+def _read_files(
+    path: Path, files: Sequence[Path], parts_of: Callable[[Path], Iterator[pa.Table]]
+) -> Table:
+    """Read the parquet or Arrow files of one table, whose limits hold for all files together.
+
+    The names of folders such as ``rater=R01`` give the cells of additional columns.
+    """
+    frames, dropped, n_rows, n_bytes, n_repeated = [], list[Dropped](), 0, 0, 0
     for file in files:
         cells = (name.partition("=") for name in file.relative_to(path).parts[:-1] if "=" in name)
-        frame = _read_parquet(file).frame.assign(**{name: cell for name, _, cell in cells})
-        frames.append(frame)
-        n_rows, n_cells = n_rows + len(frame), n_cells + frame.size
-        require_size(str(path), n_rows, frame.shape[1], n_cells)
-    return Table(pd.concat(frames, ignore_index=True), str(path))
+        added = {name: cell for name, _, cell in cells}
+        for i, part in enumerate(parts_of(file)):
+            n_rows, n_bytes = n_rows + part.num_rows, n_bytes + part.nbytes
+            require_size(str(path), n_rows, part.num_columns + len(added))
+            n_repeated += _count_repeated_bytes(part)
+            if n_bytes > _MOST_BYTES or n_repeated > _MOST_REPEATED_BYTES:
+                what = (
+                    f"it is too large: it has more than {_MOST_BYTES >> 30:,} GiB, or the texts in all rows have more "
+                    f"than {_MOST_REPEATED_BYTES >> 30:,} GiB together"
+                )
+                raise _unreadable(
+                    path, what, "export only the columns that are needed, or split the table"
+                )
+            frames.append(_frame_of_arrow(part).assign(**added))
+            dropped += _read_dropped(file, part) if i == 0 else []
+    if not frames:
+        raise _unreadable(path, "it has no rows", "export the table again")
+    frame = pd.concat(frames, ignore_index=True) if frames[1:] else frames[0]
+    return Table(frame, str(path), dropped=tuple(dropped))
 
 
 def is_hub_name(path: Path) -> bool:
@@ -323,7 +344,8 @@ def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
     return _unreadable(name, what, remedy, fix)
 
 
-def _read_parquet(path: Path) -> Table:
+def _parquet_parts(path: Path) -> Iterator[pa.Table]:
+    """Yield the content of a parquet file, whose size is checked first."""
     if is_changed(path):
         beside = checksum_file(path)
         what = f"the checksum of the file differs from the checksum in {beside.name}"
@@ -344,54 +366,96 @@ def _read_parquet(path: Path) -> Table:
         "page_checksum_verification": True,
     }
     with pq.ParquetFile(path, **options) as file:
-        try:
-            entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
-            dropped = tuple(
-                Dropped(reason=str(one["reason"]), annotator=str(one["annotator"]), n=int(one["n"]))
-                for one in entries
-            )
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
-            what = "the metadata with the counts of rows that an earlier import left out is damaged"
-            raise _unreadable(path, what, "import the export again") from error
-        content = file.read()
-        _require_bytes_written_out(path, content)
-        return Table(_frame_of_arrow(content), str(path), dropped=dropped)
+        yield file.read()
+
+
+def _read_dropped(path: Path, content: pa.Table) -> list[Dropped]:
+    """Return the counts of rows that an earlier import left out, which are in the metadata of its table."""
+    try:
+        entries = json.loads((content.schema.metadata or {}).get(DROPPED_KEY, b"[]"))
+        return [
+            Dropped(reason=str(one["reason"]), annotator=str(one["annotator"]), n=int(one["n"]))
+            for one in entries
+        ]
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        what = "the metadata with the counts of rows that an earlier import left out is damaged"
+        raise _unreadable(path, what, "import the export again") from error
 
 
 def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow file, a Feather file or a file with an Arrow stream, in batches."""
-    with pa.OSFile(str(path)) as source:
+    """Yield the rows of an Arrow file, a Feather file or a file with an Arrow stream, in batches.
+
+    If the unpacked file is too large, a `DataError` is raised before any batch is unpacked.
+    """
+    with pa.memory_map(str(path)) as source:
         is_stream = source.read(6) != ARROW_MARKS[0]
+        source.seek(0 if is_stream else 8)  # the content of a file is a stream after eight bytes
+        try:
+            messages = pa.ipc.MessageReader.open_stream(source)
+            _require_bytes(path, sum(map(_count_unpacked_bytes, messages)))
+        except (struct.error, TypeError) as error:
+            raise _unreadable(path, "it is damaged", "export the table again") from error
         source.seek(0)
         file = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(source)
         yield from file if is_stream else map(file.get_batch, range(file.num_record_batches))
 
 
-def _read_arrow(path: Path) -> Table:
-    batches, n_rows, n_bytes = [], 0, 0
+def _count_unpacked_bytes(message: pa.ipc.Message) -> int:
+    """Count the bytes that the buffers of an Arrow message have after unpacking; Arrow itself has no such function.
+
+    The metadata are a FlatBuffer (https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format). A
+    compressed buffer begins with its unpacked size, or with -1 if the rest of the buffer is not compressed.
+    """
+    metadata, body = memoryview(message.metadata), memoryview(message.body or b"")
+
+    def find_field(table: int, number: int) -> int:
+        offsets = table - struct.unpack_from("<i", metadata, table)[0]
+        (size,) = struct.unpack_from("<H", metadata, offsets)
+        place = 4 + 2 * number
+        (offset,) = struct.unpack_from("<H", metadata, offsets + place) if place < size else (0,)
+        return table + int(offset) if offset else 0
+
+    def follow(place: int) -> int:
+        return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+    root = follow(0)
+    kind = metadata[find_field(root, 1)]
+    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return len(body)
+    batch = follow(find_field(root, 2))
+    if kind == _DICTIONARY_BATCH:
+        batch = follow(find_field(batch, 1))
+    if not find_field(batch, 3):  # without compression
+        return len(body)
+    buffers, n = follow(find_field(batch, 2)), 0
+    for i in range(struct.unpack_from("<I", metadata, buffers)[0]):
+        start, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * i)
+        if length:
+            (size,) = struct.unpack_from("<q", body, start)
+            n += length if size < 0 else size
+    return n
+
+
+def _arrow_parts(path: Path) -> Iterator[pa.Table]:
+    """Yield the batches of an Arrow file as tables."""
     for batch in arrow_batches(path):
-        batches.append(batch)
-        n_rows += batch.num_rows
-        n_bytes += batch.nbytes
-        require_size(str(path), n_rows, batch.num_columns)
-        _require_bytes(path, n_bytes)
-    if not batches:
-        raise _unreadable(path, "it has no rows", "export the table again")
-    return Table(_frame_of_arrow(pa.Table.from_batches(batches)), str(path))
+        yield pa.Table.from_batches([batch])
 
 
-def _require_bytes_written_out(path: Path, content: pa.Table) -> None:
-    """Refuse a parquet file whose texts are too large in total, counting each text once for every row that contains it.
+def _count_repeated_bytes(content: pa.Table) -> int:
+    """Count the bytes of the texts in columns of Arrow dictionaries, each text once for every row that contains it.
 
     A small parquet file can store a long text once and repeat it in very many rows. Processing a file with too many
     repeated texts would take days.
     """
-    texts = [column for column in content.columns if pa.types.is_dictionary(column.type)]
+    texts = [
+        column
+        for column in content.columns
+        if pa.types.is_dictionary(column.type) and column.type.value_type in _TEXT_TYPES
+    ]
     chunks = [chunk for column in texts for chunk in column.chunks]
     sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
-    if sum(size.as_py() or 0 for size in sizes) > _MOST_BYTES_WRITTEN_OUT:
-        what = f"it is too large: the texts in all rows have more than {_MOST_BYTES_WRITTEN_OUT >> 30:,} GiB together"
-        raise _unreadable(path, what, "export only the columns that are needed, or split the table")
+    return sum(size.as_py() or 0 for size in sizes)
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
@@ -1117,9 +1181,9 @@ READERS: dict[str, Callable[..., Table]] = {
     ".db": _read_sqlite,
     ".sqlite": _read_sqlite,
     ".sqlite3": _read_sqlite,
-    ".parquet": _read_parquet,
-    ".feather": _read_arrow,
-    ".arrow": _read_arrow,
+    ".parquet": lambda path: _read_files(path, [path], _parquet_parts),
+    ".feather": lambda path: _read_files(path, [path], _arrow_parts),
+    ".arrow": lambda path: _read_files(path, [path], _arrow_parts),
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
     ".json": _read_json,
