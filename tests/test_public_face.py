@@ -31,7 +31,7 @@ METHODS = {
     "BADPOTrainer": ("train", "evaluate", "save_model", "push_to_hub"),
     "BiasTerm": ("forward", "theta", "warm_start", "summary", "save", "load"),
     "Judgments": ("read", "with_attributes", "split", "take", "fingerprint", "to_parquet"),
-    "trl.BiasAdjustedDPOTrainer": ("evaluate", "save_model"),
+    "trl.BiasAdjustedDPOTrainer": ("evaluate", "predict", "save_model"),
 }
 PROPERTIES = {
     "AuditMonitor": ("n_comparisons",),

@@ -11,18 +11,18 @@ loss unchanged.
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from badpo.data.attributes import Attributes, as_attributes
+from badpo.data.attributes import Attribute, Attributes, as_attributes
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import keyed_digest, pseudonyms
+from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
 from badpo.data.problems import (
     ConfigError,
     Correction,
@@ -35,7 +35,8 @@ from badpo.data.vocabulary import columns_named
 
 with telling_what_lacks():
     import torch
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
+    from peft import PeftModel
     from torch import Tensor
     from torch.nn.functional import logsigmoid
     from transformers import (
@@ -46,8 +47,7 @@ with telling_what_lacks():
         TrainerState,
         TrainingArguments,
     )
-    from transformers.modeling_outputs import ModelOutput
-    from transformers.trainer_utils import TrainOutput
+    from transformers.trainer_utils import PredictionOutput, TrainOutput
     from trl import DPOConfig, DPOTrainer
 
 from badpo.objective.bias import BiasTerm
@@ -86,14 +86,16 @@ from badpo.training.script_run import (
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
 # Data for TRL: one data set, or a mapping from names to data sets.
-DataSets: TypeAlias = Dataset | Mapping[str, Dataset] | str | None
+DataSets: TypeAlias = Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | str | None
 # Tensors of a micro-batch by name.
 Batch = dict[str, Tensor]
 # Loss of a micro-batch and, if requested, the model's outputs.
-Loss: TypeAlias = Tensor | tuple[Tensor, ModelOutput]
+Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
 # Column that the trainer adds, with the index of the annotator and each attribute difference (chosen minus rejected).
 COLUMN = "bias_inputs"
+# Number of rows of a stream that the trainer reads at a time.
+ROWS_AT_ONCE = 64
 _TRL_COLUMNS = ("prompt", "chosen", "rejected")
 _UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
 # Loss types that depend on the reference only through the margin, so that a shift of the reference acts like a bias.
@@ -118,8 +120,29 @@ _FIXED_SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class _BiasSettings:
+    """Bias arguments of `BiasAdjustedDPOTrainer`, with the same names and meanings as in `BADPOConfig`."""
+
+    bias: str | BiasTerm | None
+    fit: str | None
+    learning_rate: float | None
+    warm_start: str
+    gold_annotators: Sequence[str]
+
+    @property
+    def term(self) -> BiasTerm | None:
+        """Bias term that the caller passed."""
+        return self.bias if isinstance(self.bias, BiasTerm) else None
+
+    @property
+    def variant(self) -> str | None:
+        """Variant of the bias term; None means the default variant."""
+        return self.bias.variant if isinstance(self.bias, BiasTerm) else self.bias
+
+
 class BiasAdjustedDPOTrainer(DPOTrainer):
-    r"""TRL's `DPOTrainer` with BA-DPO's loss; it supports vision-language models, QLoRA and Liger kernels.
+    r"""TRL's `DPOTrainer` with BA-DPO's loss; it supports vision-language models, QLoRA, Liger kernels and streams.
 
     Each row of a data set is a vote in TRL's layout, and one column identifies the annotator. The rule ``bias_fit``
     updates theta. The trainer saves theta under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
@@ -132,16 +155,17 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     columns : mapping
         Column names of badpo with the names of the data set, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
-        Variant of the bias term, or a bias term. None means ``shared_mean``, or ``pooled`` if the votes have no
-        annotators.
+        Variant of the bias term, or a bias term, which a stream requires. None means ``shared_mean``, or ``pooled`` if
+        the votes have no annotators.
     bias_fit, bias_learning_rate, warm_start, gold_annotators
         As in `BADPOConfig`. With losses other than ``sigmoid`` and ``robust``, the default of ``bias_fit`` is ``adam``.
+        A stream is not read in advance: with ``anchored``, theta starts at zero and is fitted to the latest votes.
 
     Attributes
     ----------
     bias : BiasTerm
-    judgments : Judgments
-        Training votes.
+    judgments : Judgments or None
+        Training votes; None for a stream.
     findings : list of Problem
         Findings about the votes and the start of the run.
     first_margin : StartDifference or None
@@ -151,14 +175,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     --------
     >>> BiasAdjustedDPOTrainer("model", train_dataset=[{"chosen": "yes", "rejected": "no"}])
     Traceback (most recent call last):
-    badpo.data.problems.ConfigError: train_dataset is a list; pass a Dataset
+    badpo.data.problems.ConfigError: train_dataset is a list; pass a Dataset or an IterableDataset
     """
 
     _tag_names = [*DPOTrainer._tag_names, "ba-dpo"]
     bias: BiasTerm
-    judgments: Judgments
-    # function that makes the bias term from the votes
-    _make_bias: Callable[[Judgments], BiasTerm]
     data_collator: Callable[[list[Mapping[str, object]]], Batch]
     precompute_ref_logps: bool
 
@@ -168,7 +189,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         ref_model: str | PreTrainedModel | None = None,
         args: DPOConfig | None = None,
         data_collator: Callable[[list[Mapping[str, object]]], Batch] | None = None,
-        train_dataset: Dataset | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
         eval_dataset: DataSets = None,
         *others: object,
         attributes: Attributes = (),
@@ -184,38 +205,42 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if hasattr(gold_annotators, "tolist"):
             gold_annotators = gold_annotators.tolist()
         losses = {*args.loss_type} if isinstance(args, DPOConfig) else {"sigmoid"}
-        term = bias if isinstance(bias, BiasTerm) else None
-        variant = term.variant if term is not None else bias
-        problems = [*_find_problems(args, losses, train_dataset, term, warm_start)]
-        problems += BADPOConfig.find_errors(
-            bias=None if term is not None else bias,
-            bias_fit=bias_fit,
-            bias_learning_rate=bias_learning_rate,
-            warm_start=warm_start,
-            gold_annotators=gold_annotators,
-        )
-        if problems:
+        settings = _BiasSettings(bias, bias_fit, bias_learning_rate, warm_start, gold_annotators)
+        if problems := [*_find_problems(args, losses, train_dataset, self.attributes, settings)]:
             raise ConfigError("\n".join(problems))
         self._facts: Facts = {}
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
+        self.judgments: Judgments | None = None
+        # function that makes the bias term from the votes; None if the caller passed a bias term
+        self._make_bias: Callable[[Judgments], BiasTerm] | None = None
+        if settings.term is not None:
+            self.bias = settings.term
         self._held_out = eval_dataset
         self._start_name = find_start_name(model, ref_model, options.get("peft_config"))
         self._add_facts(
             theta_in_log_odds=losses <= _LOG_ODDS_LOSSES,
             attributes=[dict(attribute.config) for attribute in self.attributes],
         )
-        self._read_training(train_dataset, term, variant, warm_start, gold_annotators)
-        digest = keyed_digest(f"{self.bias.annotators} {self._facts['attributes']}".encode())
-        self._column = f"{COLUMN}_{digest.hexdigest()[:12]}"
+        if isinstance(train_dataset, Dataset):
+            self._read_training(train_dataset, settings)
+        term = keyed_digest(f"{self.bias.annotators} {self._facts['attributes']}".encode())
+        self._column = f"{COLUMN}_{term.hexdigest()[:12]}"
         train_rows = self._add_column(train_dataset, self.judgments)
         evaluation_rows = self._add_inputs(eval_dataset)
+        if self.judgments is None and self.bias.annotators != (EVERYONE,):
+            first_rows = train_rows.take(ROWS_AT_ONCE)
+            if max((row[self._column][0] for row in first_rows), default=0) < 0:
+                raise ConfigError(
+                    f"the bias term has none of the annotators of the stream's first {ROWS_AT_ONCE} votes; name the "
+                    "pseudonyms of the annotators in the bias term, and shuffle the stream"
+                )
         model_options = getattr(args, "model_init_kwargs", None) or {}
         for name in (model, ref_model):
             if isinstance(name, str):
                 require_data(name, model_options.get("revision", "main"))
         # `_unprepared` has the votes of the data set that TRL prepares first, which is the training set
-        self._unprepared: Judgments | None = self.judgments
+        self._unprepared = self.judgments
         super().__init__(
             model, ref_model, args, data_collator, train_rows, evaluation_rows, *others, **options
         )
@@ -224,10 +249,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                 drop_code_names(loaded, model)
         if bias_fit is None and not losses <= _LOG_ODDS_LOSSES:
             bias_fit = "adam"  # an anchored fit of these losses does not estimate a bias
-        self._prepare_theta(*resolve_bias_fit(bias_fit, bias_learning_rate, warm_start))
-
-    def _prepare_theta(self, fit: str, learning_rate: float | None) -> None:
-        """Prepare theta's updates: the update rule, its inputs in each micro-batch, and the callback."""
+        fit, learning_rate = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
         self.theta_rule = make_theta_rule(
             self.bias.to("cpu"), self._vote_losses, self.judgments, fit, learning_rate
         )
@@ -239,25 +261,20 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     # -- data --------------------------------------------------------------------------------------------------------
 
-    def _read_training(
-        self,
-        data: Dataset,
-        term: BiasTerm | None,
-        variant: str | None,
-        warm_start: str,
-        gold_annotators: Sequence[str],
-    ) -> None:
-        """Read the training votes, and make the bias term unless the caller passed the bias term ``term``."""
-        training = read_training(self._read_votes(data), (), variant)
-        gold = pseudonyms([*map(str, gold_annotators)])
+    def _read_training(self, data: Dataset, settings: _BiasSettings) -> None:
+        """Read the training votes, and make the bias term unless the caller passed a bias term."""
+        training = read_training(self._read_votes(data), (), settings.variant)
+        gold = pseudonyms([*map(str, settings.gold_annotators)])
         log_findings(self.findings, map(self._complete_remedy, training.findings))
-        if term is None:
+        if settings.term is None:
             self._make_bias = partial(
-                build_bias, variant=training.variant, warm_start=warm_start, gold_named=gold
+                build_bias,
+                variant=training.variant,
+                warm_start=settings.warm_start,
+                gold_named=gold,
             )
         else:
-            require_matching_bias(term, training.judgments, gold)
-            self._make_bias = lambda judgments: term
+            require_matching_bias(settings.term, training.judgments, gold)
         self._add_facts(variant=training.variant)
         self._use_judgments(training.judgments)
         self.attributes = training.judgments.attributes
@@ -266,13 +283,15 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         """If the trainer has no argument for a finding's remedy, add code that corrects the data set."""
         if finding.fix.keys() <= {"columns"}:
             return finding
-        remedy = f"{finding.remedy}: {self._write_correction(finding.fix)}"
-        return replace(finding, remedy=remedy, fix={})
+        return replace(
+            finding, remedy=f"{finding.remedy}: {self._write_correction(finding.fix)}", fix={}
+        )
 
     def _use_judgments(self, judgments: Judgments) -> None:
         """Use ``judgments`` as the training votes: build the bias term, and record their properties for checkpoints."""
         self.judgments = judgments
-        self.bias = self._make_bias(judgments)
+        if self._make_bias is not None:
+            self.bias = self._make_bias(judgments)
         self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
@@ -281,16 +300,18 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     def _prepare_dataset(
         self,
-        dataset: Dataset,
+        dataset: Dataset | IterableDataset,
         processing_class: PreTrainedTokenizerBase,
         args: DPOConfig,
         dataset_name: str,
-    ) -> Dataset:
+    ) -> Dataset | IterableDataset:
         """Prepare a data set as TRL does, and report (W140) the rows that TRL drops because of their long prompts.
 
         The rows that TRL drops from the training set are also removed from `judgments`.
         """
         judgments, self._unprepared = self._unprepared, None
+        if not isinstance(dataset, Dataset):
+            return super()._prepare_dataset(dataset, processing_class, args, dataset_name)
         n_rows, row_column = len(dataset), f"{self._column}_row"
         with limit_templates():
             dataset = super()._prepare_dataset(
@@ -310,24 +331,29 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                 self._use_judgments(judgments.take(is_prepared))
         return dataset.remove_columns(row_column)
 
-    def _read_votes(self, data: Dataset) -> Judgments:
-        """Read the votes of a data set; each row is a vote."""
+    def _read_votes(self, data: Dataset | Mapping[str, Sequence[object]]) -> Judgments:
+        """Read the votes of a data set, or of a batch of rows of a stream; each row is a vote."""
         table = {
             name: [
                 [*map(_remove_images, cell)] if isinstance(cell, list) else cell for cell in data[name]
             ]
-            for name in data.column_names
+            for name in getattr(data, "column_names", data)
             if name not in _UNUSED_COLUMNS
         }
         names = columns_named([*table], _TRL_COLUMNS) | dict(self._columns or {})
         renamed = {
-            column: name for name in _TRL_COLUMNS if (column := names.get(name)) not in (None, name)
+            names[name]: name
+            for name in _TRL_COLUMNS
+            if names.get(name) is not None and names[name] != name
         }
         if renamed or not {"chosen", "rejected"} <= {*table}:
-            remedy = f"write dataset.rename_columns({renamed})" if renamed else ""
+            remedy = "BADPOTrainer reads other layouts"
+            if renamed:
+                remedy = f"write dataset.rename_columns({renamed})"
+                if "prompt" in renamed.values():
+                    remedy += ', or columns={"prompt": None}'
             raise ConfigError(
-                f"TRL requires the column names {', '.join(_TRL_COLUMNS)}; the data set has other names. "
-                f"{remedy or 'BADPOTrainer reads other layouts'}"
+                f"TRL requires the column names {', '.join(_TRL_COLUMNS)}; the data set has other names. {remedy}"
             )
         try:
             judgments = Judgments.read(
@@ -335,6 +361,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             )
         except DataError as error:
             error.call = self._write_correction
+            error.fix = error.fix if isinstance(data, Dataset) else {}
             raise
         if (judgments.votes["weight"] != 1).any():
             raise ConfigError(
@@ -365,19 +392,27 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             return {name: self._add_inputs(part) for name, part in data.items()}
         return data if data is None or isinstance(data, str) else self._add_column(data)
 
-    def _add_column(self, data: Dataset, judgments: Judgments | None = None) -> Dataset:
+    def _add_column(
+        self, data: Dataset | IterableDataset, judgments: Judgments | None = None
+    ) -> Dataset | IterableDataset:
         """Add `COLUMN` to a data set that lacks the column; ``judgments`` contains the votes if already read."""
-        if not isinstance(data, Dataset):
-            raise ConfigError(f"a data set is a {type(data).__name__}; pass a Dataset")
-        if self._column in data.column_names:
+        if self._column in next(iter(data), {}):
             return data
-        return data.add_column(self._column, self._bias_inputs(judgments or self._read_votes(data)))
+        if isinstance(data, Dataset):
+            return data.add_column(self._column, self._bias_inputs(judgments or self._read_votes(data)))
+        if not isinstance(data, IterableDataset):
+            raise ConfigError(
+                f"a data set is a {type(data).__name__}; pass a Dataset or an IterableDataset"
+            )
+        return data.map(
+            lambda rows: {self._column: self._bias_inputs(self._read_votes(rows))},
+            batched=True,
+            batch_size=ROWS_AT_ONCE,
+        )
 
     # -- losses ------------------------------------------------------------------------------------------------------
 
-    def compute_ref_log_probs(
-        self, model: Callable[..., ModelOutput], inputs: Batch
-    ) -> tuple[Tensor, Tensor]:
+    def compute_ref_log_probs(self, model: Callable[..., Any], inputs: Batch) -> tuple[Tensor, Tensor]:
         """Compute the log-probabilities of both responses as TRL does, after removing `COLUMN` from the inputs."""
         logps: tuple[Tensor, Tensor] = super().compute_ref_log_probs(
             model, {name: value for name, value in inputs.items() if name != COLUMN}
@@ -404,9 +439,9 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         reference = torch.stack([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
         shift = (bias.detach() / self.beta).to(reference).requires_grad_(bias.requires_grad)
         inputs["ref_chosen_logps"] = reference[0] - shift
-        outputs: list[ModelOutput] = []
+        outputs: list[Any] = []
 
-        def run_policy(**model_inputs: object) -> ModelOutput:
+        def run_policy(**model_inputs: object) -> Any:
             outputs.append(model(**model_inputs))
             return outputs[-1]
 
@@ -479,30 +514,30 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
         """Train as TRL does, and write the files with which `badpo evaluate` can measure the run.
 
-        The trainer limits the time for each rendering of a chat template. For rows with images, chat templates are
-        rendered during training.
+        The trainer limits the time for each rendering of a chat template. For streams and for rows with images, chat
+        templates are rendered during training.
         """
         # the folder "run" is for this run; other folders next to it belong to policies that the script saves
         folder = find_theta_folder(self.args.output_dir, self.args.output_dir) / "run"
         is_measurable = self._is_measurable()
-        warn_about_votes(self.judgments)
+        if self.judgments is not None:
+            warn_about_votes(self.judgments)
         if is_measurable and self._start_name is None and self.is_world_process_zero():
             self._start_name = save_start(folder, self.ref_model or self.model, self.processing_class)
         with limit_templates():
             result = super().train(*args, **kwargs)
-        if is_measurable and self.is_world_process_zero():
-            self._write_run(folder)
+        if is_measurable and self.judgments is not None and self.is_world_process_zero():
+            self._write_run(folder, self.judgments)
         return result
 
     def _is_measurable(self) -> bool:
-        """Whether `badpo evaluate` can measure the run: a text model that is not sharded or quantized."""
+        """Whether `badpo evaluate` can measure the run: votes exist, and the text model is not sharded or quantized."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
-        return (
-            not self._is_vision_dataset and self._start_name != "" and not (is_divided or is_quantized)
-        )
+        is_text_model = self.judgments is not None and not self._is_vision_dataset
+        return is_text_model and self._start_name != "" and not (is_divided or is_quantized)
 
-    def _write_run(self, folder: Path) -> None:
+    def _write_run(self, folder: Path, judgments: Judgments) -> None:
         """Write the policy, theta and the other files that `badpo evaluate` needs."""
         save_theta(self, folder, self._facts)
         with whole_folder(folder / "model") as unfinished:
@@ -512,8 +547,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if isinstance(data, Mapping):
             data = next(iter(data.values()), None)
         held_out = self._read_votes(data) if isinstance(data, Dataset) else None
-        start = str(self._start_name)
-        write_script_run(folder, start, self.judgments, held_out, self.bias, self.args)
+        write_script_run(folder, str(self._start_name), judgments, held_out, self.bias, self.args)
 
     def evaluate(
         self,
@@ -530,6 +564,34 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                 self._add_inputs(eval_dataset), ignore_keys, metric_key_prefix
             )
         return metrics
+
+    def predict(
+        self,
+        test_dataset: Dataset | IterableDataset,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> PredictionOutput:
+        """Predict as TRL does, even for a data set that the trainer has not prepared yet."""
+        if not isinstance(test_dataset, Dataset | IterableDataset):
+            raise ConfigError(
+                f"predict requires one Dataset or IterableDataset, not a {type(test_dataset).__name__}; call predict "
+                "for each data set, or call evaluate"
+            )
+        data = self._add_column(test_dataset)
+        if not self._is_vision_dataset:
+            data = self._prepare_dataset(data, self.processing_class, self.args, metric_key_prefix)
+        if self.precompute_ref_logps and "ref_chosen_logps" not in next(iter(data), {}):
+            has_reference = self.ref_model is not None or isinstance(self.model, PeftModel)
+            if self.state.global_step and not has_reference:
+                raise ConfigError(
+                    "precompute_ref_log_probs: the reference was the initial policy, which training has changed; pass "
+                    "a ref_model, or predict before training"
+                )
+            data = self._precompute_ref_logps(
+                data, metric_key_prefix, self.args.per_device_eval_batch_size
+            )
+        with limit_templates():
+            return super().predict(data, ignore_keys, metric_key_prefix)
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -628,9 +690,9 @@ def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
 def _find_problems(
     args: DPOConfig | None,
     losses: set[str],
-    train_dataset: Dataset | None,
-    term: BiasTerm | None,
-    warm_start: str,
+    train_dataset: Dataset | IterableDataset | None,
+    attributes: Sequence[Attribute],
+    settings: _BiasSettings,
 ) -> Iterator[str]:
     """Describe each argument that the trainer cannot use, in one sentence."""
     if args is not None and not isinstance(args, DPOConfig):
@@ -643,13 +705,31 @@ def _find_problems(
     for name, (supported, reason) in _FIXED_SETTINGS.items():
         if (value := getattr(args, name, supported)) != supported:
             yield f"{name}: {value} is refused: {reason}"
-    if not isinstance(train_dataset, Dataset):
-        yield f"train_dataset is a {type(train_dataset).__name__}; pass a Dataset"
-    if warm_start != "zero" and (term is not None or not losses <= _LOG_ODDS_LOSSES):
+    if not isinstance(train_dataset, Dataset | IterableDataset):
+        kind = type(train_dataset).__name__
+        yield f"train_dataset is a {kind}; pass a Dataset or an IterableDataset"
+    names, term = tuple(attribute.name for attribute in attributes), settings.term
+    fits_stream = term is not None and term.attributes == names and not settings.gold_annotators
+    if isinstance(train_dataset, IterableDataset) and not fits_stream:
+        remedy = f'bias=BiasTerm({[*names] or ["length"]}, ["{EVERYONE}"], ["mean"])'
+        if not names:
+            remedy += ' with attributes=["length:ratio=1.5"]'
         yield (
-            f"warm_start {warm_start} requires the loss sigmoid or robust, in which theta is in log-odds, and cannot "
-            "be combined with a BiasTerm"
+            "a stream is not read in advance: as bias, pass a BiasTerm that contains every possible annotator, with "
+            f"gold annotators in its mask; or use one bias for all annotators: {remedy}"
         )
+    if settings.warm_start != "zero" and (term is not None or not losses <= _LOG_ODDS_LOSSES):
+        yield (
+            f"warm_start {settings.warm_start} requires the loss sigmoid or robust, in which theta is in log-odds, and "
+            "cannot be combined with a BiasTerm"
+        )
+    yield from BADPOConfig.find_errors(
+        bias=None if term is not None else settings.bias,
+        bias_fit=settings.fit,
+        bias_learning_rate=settings.learning_rate,
+        warm_start=settings.warm_start,
+        gold_annotators=settings.gold_annotators,
+    )
 
 
 def _remove_images(message: object) -> object:

@@ -77,6 +77,15 @@ def test_gold_annotators_fix_the_level_and_keep_a_theta_of_zero():
     assert theta[0] == 0 and theta[1:].mean().item() == pytest.approx(others, abs=0.1)
 
 
+def test_a_stream_starts_at_zero_and_is_fitted_to_what_came():
+    votes, _, _ = draw(quality_sd=0.0)
+    bias = term("pooled")
+    rule = AnchoredFit(bias, judgment_loss, None)
+    assert not bias.theta().any()
+    step(rule, votes)
+    assert bias.theta().mean().item() == pytest.approx(BIAS, abs=0.2)
+
+
 def test_theta_of_ipo_is_in_ipos_unit():
     votes, _, _ = draw(quality_sd=0.0)
     bias = term("pooled")

@@ -183,7 +183,7 @@ def test_an_endless_template_is_stopped(monkeypatch):
         assert not worker.is_alive()  # it was told to end
 
 
-@pytest.mark.parametrize("form", ["rows", "processes"])
+@pytest.mark.parametrize("form", ["rows", "stream", "processes"])
 def test_trl_s_trainer_stops_an_endless_template(tmp_path, monkeypatch, form):
     monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.5)
     monkeypatch.setattr(encoding_module.faulthandler, "dump_traceback_later", lambda *_, **__: None)
@@ -192,13 +192,14 @@ def test_trl_s_trainer_stops_an_endless_template(tmp_path, monkeypatch, form):
     args = DPOConfig(
         str(tmp_path), max_steps=1, dataset_num_proc=2 if form == "processes" else None, **PLAIN
     )
+    given = rows.to_iterable_dataset() if form == "stream" else rows
     term = BiasTerm(["length"], [EVERYONE], ["mean"])
     with pytest.raises(ConfigError, match="does not end within 0.5 seconds"):
         BiasAdjustedDPOTrainer(
             tiny.model(),
             tiny.model(seed=1),
             args=args,
-            train_dataset=rows,
+            train_dataset=given,
             processing_class=tokenizer_with(chat_template=long),
             attributes=["length:ratio=1.5"],
             bias=term,

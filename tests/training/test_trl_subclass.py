@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from PIL import Image
 from transformers import (
     CLIPImageProcessorPil,
@@ -266,8 +266,34 @@ def test_evaluation_reports_rewards_without_bias_and_the_loss_with_the_bias_of_t
     assert known["eval_votes/accuracy"] > unknown["eval_votes/accuracy"]
     run.bias.start_at(torch.full((6, 1), 0.5))
     # the pool mean is the theta of every annotator
-    loss = run.evaluate(new_annotators)["eval_loss"]
-    assert loss == pytest.approx(unknown["eval_new_loss"], abs=1e-6)
+    for name, metrics in {
+        "eval": run.evaluate(new_annotators),
+        "test": run.predict(new_annotators).metrics,
+    }.items():
+        assert metrics[f"{name}_loss"] == pytest.approx(unknown["eval_new_loss"], abs=1e-6)
+    with pytest.raises(ConfigError, match="not a dict"):
+        run.predict({"new": new_annotators})
+    run.ref_model, run.state.global_step = None, 1
+    if precomputed:
+        with pytest.raises(ConfigError, match="precompute_ref_log_probs"):
+            run.predict(new_annotators)
+
+
+def test_a_stream_and_a_table_have_the_same_inputs(tmp_path):
+    table = rows(48, with_images=True)
+    run = make_trainer(tmp_path, images=True)
+    stream = IterableDataset.from_generator(lambda: iter(table))
+    term = BiasTerm(["length"], run.bias.annotators, ["mean", "deviation"])
+    # theta of a stream is fitted for the first time at the fourth step
+    streamed = train(tmp_path, stream, bias=term, images=True, settings=dict(max_steps=4))
+    inputs, same = ([row[run._column] for row in r.train_dataset] for r in (streamed, run))
+    assert inputs == same
+    assert {d for _, d in inputs} == {-1.0, 1.0} and {k for k, _ in inputs} == {*range(6)}
+    assert streamed.bias.theta().any()
+    raw = BiasTerm(["length"], ["person 1", "person 2"], ["mean"])
+    for bias, subject in [("pooled", "a stream"), (raw, "the bias term has none")]:
+        with pytest.raises(ConfigError, match=subject):
+            make_trainer(tmp_path, stream, bias=bias, images=True)
 
 
 def test_theta_uses_the_mean_gradient_over_micro_batches_and_processes(tmp_path, monkeypatch):
@@ -319,7 +345,6 @@ WITHOUT_ANNOTATOR = Dataset.from_list([*rows(8), rows(8)[0] | {"annotator": None
         ({}, dict(bias=BiasTerm(["length"], ["everyone"], ["mean"])), "the bias term has 1 annotator"),
         ({}, dict(columns={"weight": "half"}), r'columns=\{"weight": None\}'),
         ({}, dict(data=rows(48)), "train_dataset is a list"),
-        ({}, dict(data=TABLE.to_iterable_dataset()), "train_dataset is a IterableDataset"),
         ({}, dict(gold_annotators="person 2"), "gold_annotators"),
         ({}, dict(eval_dataset={"held out": rows(48)}), "a data set is a list"),
         ({}, dict(args={"beta": 0.3}), "args is a dict"),

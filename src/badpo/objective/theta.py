@@ -14,6 +14,7 @@ from torch import Tensor
 
 from badpo.objective.bias import BiasTerm
 from badpo.theory.likelihood import (
+    fit_shared_bias,
     fit_theta,
     loss_slopes,
     project_on,
@@ -130,18 +131,24 @@ class AnchoredFit:
     that the policy has learned. They are updated every few steps from the latest votes W. The policy's own tilt is
     removed from the margins u by subtracting their projection D a on the attributes, so that theta never follows the
     tilt.
+
+    Without ``votes``, for example for a stream, theta starts at zero and is the same for all annotators. It is then
+    fitted to the latest votes.
     """
 
     takes_gradient = False
     projects = True
 
-    def __init__(self, bias: BiasTerm, losses: Losses, votes: JudgedVotes):
+    def __init__(self, bias: BiasTerm, losses: Losses, votes: JudgedVotes | None):
         self.bias, self.losses = bias, losses
         bias.requires_grad_(False)
         self._free = bias.mask.bool().cpu()
+        self.start = torch.zeros(self.bias.fixed.shape, dtype=torch.float64)
         self._window = VoteWindow()
-        self.start = self._fit_start(votes)
-        bias.start_at(self.start)
+        self._is_stream = votes is None
+        if votes is not None:
+            self.start = self._fit_start(votes)
+            bias.start_at(self.start)
         self._first = getattr(bias, bias.parts[0]).detach().clone()
 
     def step(self, votes: JudgedVotes | None) -> None:
@@ -171,11 +178,13 @@ class AnchoredFit:
         if self.projects:
             quality = quality - votes.delta @ project_on(votes.delta, votes.margin, votes.weight)
         slopes, design = loss_slopes(self.losses, votes.sign), self._design(votes)
+        if self._is_stream:
+            return fit_shared_bias(slopes, design, quality, votes.weight)[:q]
         return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
         """Fit theta before the first training step, and return an array of shape (n_annotators, n_attributes)."""
-        n, q = self.bias.fixed.shape
+        n, q = self.start.shape
         groupings = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
         used = [grouping.cpu() for part, grouping in groupings.items() if part in self.bias.parts]
         is_free = (votes.annotator >= 0) & self._free[votes.annotator]

@@ -323,19 +323,20 @@ def build_bias(
 def make_theta_rule(
     bias: BiasTerm,
     losses: Losses,
-    judgments: Judgments,
+    judgments: Judgments | None,
     fit: str | None,
     learning_rate: float | None,
 ) -> ThetaRule | None:
     """Create theta's update rule ("anchored" or "adam"); return None if no part of theta is learned.
 
-    ``losses`` are the losses of the objective. ``judgments`` are all training votes.
+    ``losses`` are the losses of the objective. ``judgments`` are all training votes; they are None for a stream, for
+    which theta starts at 0.
     """
     if not bias.parts:
         return None
     if fit == "adam" and learning_rate is not None:
         return AdamSteps(bias, learning_rate)
-    return AnchoredFit(bias, losses, make_start_votes(judgments))
+    return AnchoredFit(bias, losses, None if judgments is None else make_start_votes(judgments))
 
 
 def make_start_votes(judgments: Judgments) -> JudgedVotes:
