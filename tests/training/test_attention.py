@@ -1,6 +1,7 @@
 """Attention over token trees equals attention over separate sequences, and unsupported features are refused."""
 
 import copy
+import inspect
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def random_rows(segments, width=8, **options):
     ("segments", "width"), [(random_segments(0), 8), (random_segments(1), 5), (long_segments(), 8)]
 )
 def test_each_token_attends_to_its_own_sequence(monkeypatch, segments, width, most):
-    monkeypatch.setattr(attention, "_MOST_BLOCKS", most)
+    monkeypatch.setattr(attention._blocks, "__defaults__", (most,))
     query, key, _ = random_rows(segments)
     rows = [query, key, random_rows(segments, width)[2]]
     plan = attention.TreePlan(segments, CPU)
@@ -118,14 +119,52 @@ def test_calls_have_a_mask_or_shared_heads_but_not_both_if_no_fused_kernel_takes
     assert calls == {(True, False), (False, True)}
 
 
-def test_under_autocast_the_output_has_its_precision():
+DECLARED = inspect.signature(attention.varlen_attn)
+
+
+def kernel_stand_in(*args, **options):
+    """Simulate the documented kernel of torch: causal attention in which the last query is at the last key."""
+    given = DECLARED.bind(*args, **options).arguments
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    assert query.dtype == key.dtype == value.dtype
+    ends_q, ends_k = given["cu_seq_q"], given["cu_seq_k"]
+    assert given["window_size"] == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32
+    outputs = []
+    for q_start, q_end, k_start, k_end in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        n_query, n_key = int(q_end - q_start), int(k_end - k_start)
+        assert n_query <= given["max_q"] and n_key <= given["max_k"]
+        parts = query[q_start:q_end], key[k_start:k_end], value[k_start:k_end]
+        seen = torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
+        options = dict(attn_mask=seen, scale=given["scale"], enable_gqa=given["enable_gqa"])
+        output = scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **options)
+        outputs.append(output.transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_precision(
+    monkeypatch, scaling
+):
+    monkeypatch.setattr(attention, "varlen_attn", kernel_stand_in)
+    monkeypatch.setattr(attention, "_supports_varlen", lambda *_: True)
     rows, plan = random_rows(random_segments(0)), attention.TreePlan(random_segments(0), CPU)
-    expected = plan.attend(*rows, 0.3)
+    expected = plan._attend_rows(*rows, scaling)
+    torch.testing.assert_close(plan.attend(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
         # the precision of queries and keys after rotary embeddings
-        output = plan.attend(*rows[:2], rows[2].bfloat16(), 0.3)
+        output = plan.attend(*rows[:2], rows[2].bfloat16(), scaling)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
+def test_the_kernel_agrees_with_padded_rows_on_cuda():
+    rows = random_rows(random_segments(0), width=64, device="cuda", dtype=torch.bfloat16)
+    plan = attention.TreePlan(random_segments(0), torch.device("cuda"))
+    outputs = plan.attend(*rows, None), plan._attend_rows(*rows, None)
+    torch.testing.assert_close(*outputs, rtol=0.02, atol=0.02)
+    gradients = [torch.autograd.grad(output, rows, torch.ones_like(output)) for output in outputs]
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
 
 
 # -- models under the tree attention ---------------------------------------------------------------------------------

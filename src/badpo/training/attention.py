@@ -10,6 +10,7 @@ The plan is a keyword and not a context, because gradient checkpointing runs the
 For the same reason the context `tree_attention` must include the backward pass.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AttentionInterface,
@@ -38,6 +40,10 @@ _MOST_BLOCKS = 4
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
+# Torch's variable-length attention kernel requires a GPU of the Ampere generation (8.0) or later.
+_FIRST_WITH_VARLEN = (8, 0)
+# In older versions of torch, the variable-length kernel requires as many key heads as query heads.
+_VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
@@ -70,14 +76,18 @@ class TreePlan:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Compute the attention output of shape (T, heads, value_dim) from the query, key and value tensors.
 
-        The attention is computed in a few padded batches. Under autocast, the attention output has autocast's
-        precision, as in torch's own attention.
+        Under autocast, the attention output has autocast's precision, as in torch's own attention.
         """
         device_type = query.device.type
         if torch.is_autocast_enabled(device_type):
-            # rotary embeddings return queries and keys in float32
+            # rotary embeddings return queries and keys in float32, which the variable-length kernel does not accept
             dtype = torch.get_autocast_dtype(device_type)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        attend = self._attend_varlen if _supports_varlen(query, value) else self._attend_rows
+        return attend(query, key, value, scaling)
+
+    def _attend_rows(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Compute the attention in a few padded batches, which works on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
         # One index_select serves all groups, because each call allocates a full-length gradient in the backward pass.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
@@ -99,6 +109,22 @@ class TreePlan:
             )
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, output_index)
+
+    def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Compute the attention with torch's variable-length flash kernel, which requires CUDA and half precision.
+
+        The kernel aligns the causal mask with the end of the keys, so that all queries attend to the whole prefix.
+        """
+        key_index, *places = self._varlen
+        return varlen_attn(
+            query.contiguous(),
+            key.index_select(0, key_index),
+            value.index_select(0, key_index),
+            *places,
+            scale=scaling,
+            window_size=(-1, 0),
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
@@ -125,8 +151,32 @@ class TreePlan:
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
 
+    @cached_property
+    def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
+        """Return the arguments that torch's variable-length attention kernel needs for the segments.
+
+        The arguments are the key indices, the cumulative numbers of queries and of keys over the segments, and the
+        largest number of queries and of keys in one segment.
+        """
+        whole = _blocks(self.segments, most=1)
+        n_query = whole[:, 1] - whole[:, 0]
+        n_key = n_query + whole[:, 2]
+        _, keys = _padded_indices(whole)
+        key_index = keys[np.arange(keys.shape[1]) < n_key[:, None]]
+        ends = (np.append(0, np.cumsum(n)).astype(np.int32) for n in (n_query, n_key))
+        return *map(self._to_device, (key_index, *ends)), int(n_query.max()), int(n_key.max())
+
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _supports_varlen(query: Tensor, value: Tensor) -> bool:
+    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN or not _VARLEN_SHARES_HEADS:
+        return False
+    width = query.shape[-1]
+    return bool(width == value.shape[-1] and width <= 256 and width % 8 == 0)
 
 
 def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) -> bool:
@@ -134,8 +184,8 @@ def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) 
     return not key.is_cuda or use_gqa_in_sdpa(mask, key, value)
 
 
-def _blocks(segments: np.ndarray) -> np.ndarray:
-    """Cut each segment into at most `_MOST_BLOCKS` query blocks; return an int64 array of shape (n_blocks, 5).
+def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
+    """Cut each segment into at most ``most`` query blocks; return an int64 array of shape (n_blocks, 5).
 
     The columns of the array are begin, end, n_before, prefix_start and n_prefix. Each query in [begin, end) attends to
     the n_before tokens before its block and to the block's tokens up to the query's own position. Of the n_before
@@ -143,7 +193,7 @@ def _blocks(segments: np.ndarray) -> np.ndarray:
     """
     q_start, q_end, prefix_start, prefix_end = segments.T
     n_query, n_prefix = q_end - q_start, prefix_end - prefix_start
-    n_blocks = np.clip(n_query // _QUERIES_PER_BLOCK, 1, _MOST_BLOCKS)
+    n_blocks = np.clip(n_query // _QUERIES_PER_BLOCK, 1, most)
     segment = np.repeat(np.arange(len(segments)), n_blocks)
     number = np.arange(len(segment)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
     first, last = (n_query[segment] * i // n_blocks[segment] for i in (number, number + 1))
