@@ -13,8 +13,8 @@ from badpo.data.judgments import Judgments
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.name_rates import signature_contexts
 from badpo.readouts.names import resign
-from badpo.runs.evaluate import Stage
 from badpo.runs.run import Prepared, Progress, Ticker
+from badpo.runs.stage import Stage
 from badpo.runs.start import choose_majority_responses, find_reference, load_policy
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_responses

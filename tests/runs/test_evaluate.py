@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
-from badpo.runs import evaluate
+from badpo.runs import evaluate, stage
 from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import read_judgments, train_run
 from badpo.training.checkpoints import mark_run_complete
@@ -91,8 +91,8 @@ def test_the_reference_is_measured_once_for_all_runs_and_again_where_it_is_anoth
 
 
 def test_one_held_out_prompt_of_chat_messages_is_read_with_its_tools(tmp_path, monkeypatch):
-    read, sample = [], evaluate.sample
-    monkeypatch.setattr(evaluate, "sample", lambda *a, **k: read.extend(a[2]) or sample(*a, **k))
+    read, sample = [], stage.sample
+    monkeypatch.setattr(stage, "sample", lambda *a, **k: read.extend(a[2]) or sample(*a, **k))
     save_model(tmp_path / "model", chat_template="{{ tools[0]['name'] }} " + tiny.CHAT_TEMPLATE)
     words = {"type": "word_list", "name": "animals", "words": ["cat", "dog"]}
     asked = {"attributes": [words, "length"], "held_out": 0.03}

@@ -14,8 +14,9 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, is_unicode
 from badpo.data.tables import read_table
 from badpo.readouts.generation import Decoding
-from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, load_trained, prepare_stage
+from badpo.runs.evaluate import MAX_NEW_TOKENS, load_trained, prepare_stage
 from badpo.runs.run import checksum_weights
+from badpo.runs.stage import Stage
 from badpo.runs.start import load_model
 from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
 from badpo.training.reference import compute_weights_key, default_cache

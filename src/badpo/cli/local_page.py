@@ -249,7 +249,7 @@ class OpenedTable:
         from badpo.auditing.impact import choose_example_pairs
         from badpo.auditing.pool_bias import plain, pool_attributes
         from badpo.results.audit_findings import attribute_findings, pair_sentences
-        from badpo.results.audit_json import BiasSummary
+        from badpo.results.audit_json import AuditedBiases
         from badpo.results.audit_page import draw_bias_figure
 
         flags = [word for text in self.attributes(choices) for word in ("--attribute", text)]
@@ -264,7 +264,7 @@ class OpenedTable:
             return content | {"wrong": str(error)}
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
         options = AuditOptions()
-        summary: BiasSummary = {
+        summary: AuditedBiases = {
             "attributes": plain(pool_attributes(judgments, {})),
             "pool": {},
             "settings": {"attributes": configs, "rho": options.rho, "fdr": options.fdr},

@@ -21,7 +21,7 @@ _LONGEST_REASON = 400
 _sentence = partial(sentence, "audit_sentences.jinja")
 
 
-def attribute_findings(summary: audit_json.BiasSummary) -> list[Finding]:
+def attribute_findings(summary: audit_json.AuditedBiases) -> list[Finding]:
     """Return one finding for each attribute of an audit; attributes that the page withholds come last."""
     labels = audit_labels(summary)
     findings = [_write_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
@@ -31,12 +31,12 @@ def attribute_findings(summary: audit_json.BiasSummary) -> list[Finding]:
     return findings
 
 
-def _attribute_configs(summary: audit_json.BiasSummary) -> dict[str, Config]:
+def _attribute_configs(summary: audit_json.AuditedBiases) -> dict[str, Config]:
     """Return the configuration of every attribute of an audit."""
     return {config["name"]: config for config in summary["settings"]["attributes"]}
 
 
-def audit_labels(summary: audit_json.BiasSummary) -> dict[str, str]:
+def audit_labels(summary: audit_json.AuditedBiases) -> dict[str, str]:
     """Return the display name of every attribute of an audit."""
     return {name: attribute_label(name, config) for name, config in _attribute_configs(summary).items()}
 
@@ -113,7 +113,7 @@ def _response_with_more(config: Config) -> str:
 
 
 def pair_sentences(
-    summary: audit_json.BiasSummary, pairs: Sequence[audit_json.ExamplePair]
+    summary: audit_json.AuditedBiases, pairs: Sequence[audit_json.ExamplePair]
 ) -> dict[str, str]:
     """For each attribute, describe one example pair of responses and the votes on the pair."""
     configs, labels, sentences = _attribute_configs(summary), audit_labels(summary), {}
@@ -127,7 +127,9 @@ def pair_sentences(
     return sentences
 
 
-def _write_finding(summary: audit_json.BiasSummary, row: audit_json.AttributeRow, label: str) -> Finding:
+def _write_finding(
+    summary: audit_json.AuditedBiases, row: audit_json.AttributeRow, label: str
+) -> Finding:
     """Write the finding of one attribute."""
     if (row["n_cross"] or 0) < 2:
         ever = {None: "hardly ever", 0: "never", 1: "only once"}[row["n_cross"]]

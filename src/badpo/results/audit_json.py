@@ -363,7 +363,7 @@ class Decision(TypedDict):
     advice: Literal["declare", "watch", "nothing"]
 
 
-class BiasSummary(TypedDict):
+class AuditedBiases(TypedDict):
     """The parts of an audit on which the findings about the pool's biases depend."""
 
     settings: Settings
@@ -376,7 +376,7 @@ class BiasSummary(TypedDict):
     ]  # of each attribute, computed before a page rounded the figures
 
 
-class AuditParts(BiasSummary):
+class AuditParts(AuditedBiases):
     """The parts that ``audit.json`` and the page have in common."""
 
     schema: str

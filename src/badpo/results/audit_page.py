@@ -451,7 +451,7 @@ def _center_panel(panel: DotPanel) -> DotPanel:
     return replace(panel, limits=(-reach, reach))
 
 
-def draw_bias_figure(summary: audit_json.BiasSummary) -> Figure | None:
+def draw_bias_figure(summary: audit_json.AuditedBiases) -> Figure | None:
     """Chart how often the response with each attribute wins, with intervals; None if no attribute has votes."""
     rows, labels, decisions = [], audit_labels(summary), summary.get("decisions", {})
     for row in summary["attributes"]:
@@ -474,7 +474,7 @@ def draw_bias_figure(summary: audit_json.BiasSummary) -> Figure | None:
     return dot_figure("Which response wins", [panel])
 
 
-def draw_class_figure(summary: audit_json.BiasSummary) -> Figure | None:
+def draw_class_figure(summary: audit_json.AuditedBiases) -> Figure | None:
     """Chart each annotator class's difference from the pool mean; None if there are no classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():

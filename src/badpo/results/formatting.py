@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from badpo.data.attributes import BUILT_IN, BuiltIn, Config
 from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
 from badpo.data.problems import counted
-from badpo.estimation.significance import format_p_value
 from badpo.results.audit_json import LogOddsRow
 
 if TYPE_CHECKING:
@@ -183,6 +182,8 @@ def percent(share: float | None) -> str:
 
 def p_value(value: float | None) -> str:
     """Format a p value; None (no test) gives a dash."""
+    from badpo.estimation.significance import format_p_value  # imported here, because it imports scipy
+
     return DASH if value is None else format_p_value(value)
 
 

@@ -63,7 +63,7 @@ def model_card(run_folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class AttributeRow:
+class CardRow:
     """Row for a declared attribute in the model card's table; unmeasured values are NaN, and a missing gap is None.
 
     ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
@@ -103,10 +103,10 @@ def _header(run: Run) -> dict[str, str | list[str]]:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Config) -> AttributeRow:
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Config) -> CardRow:
     own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
     rate, start = (found.estimate if found else math.nan for found in (own, before))
-    return AttributeRow(
+    return CardRow(
         label=formatting.attribute_label(name, config),
         definition=formatting.attribute_definition(config),
         mean_theta=_mean_theta(run, name),
