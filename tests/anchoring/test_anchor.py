@@ -128,7 +128,7 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         ("--target woman=1", "strictly between 0 and 1"),
         ("--target woman=0", "strictly between 0 and 1"),
         ("--target woman", "as in --target woman=0.5"),
-        ("--target woman=half", "the rate is not a number"),
+        ("--target woman=half", "a rate must be a number"),
         ("--target woman=0.5 --target woman=0.6", "given twice"),
         ("--target length=0.5", "there is no fair share of longer answers"),
         ("--target womann=0.5", 'Did you mean "woman"'),

@@ -200,7 +200,7 @@ def test_a_name_on_the_hub_is_read_where_no_file_is(monkeypatch):
     splits = {split: datasets.Dataset.from_list(ROWS) for split in ("dev", "test")}
     asked = []
 
-    def load(name, config, split):
+    def load(name, config, split, revision):
         asked.append((name, split))
         return splits[split] if split else splits
 
@@ -486,6 +486,24 @@ def too_large(kind: str, folder):
         case "parquet of rows":
             cells = pa.DictionaryArray.from_arrays(np.zeros(6_000_000, dtype=np.int8), ["a b"])
             pq.write_table(pa.table(dict.fromkeys((*head.split(","), "winner"), cells)), path)
+        case "parquet of deep lists":
+            cells = pa.array([[0] * 2_000_000])
+            for _ in range(30):
+                cells = pa.ListArray.from_arrays(pa.array([0, len(cells)], pa.int32()), cells)
+            pq.write_table(pa.table({"prompt": cells}), path)
+        case "arrow with large texts":
+            cells = pa.array(["x" * 2**27] * 2, pa.large_string())
+            schema = pa.schema({"prompt": cells.type})
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_file(path.with_suffix(".arrow"), schema, options=options) as file:
+                file.write(pa.record_batch([cells], schema))
+            return path.with_suffix(".arrow")
+        case "folder of shards":
+            cells = pa.DictionaryArray.from_arrays(np.zeros(1_000, dtype=np.int8), ["x" * 2**24])
+            path = path.with_suffix("")
+            path.mkdir()
+            for i in (0, 1):
+                pq.write_table(pa.table({"prompt": cells}), path / f"train-0000{i}-of-00002.parquet")
         case "json of lists":
             path.write_text(json.dumps([{"prompt": "Why?", "responses": ["a"] * 30_000}]))
         case "jsonl":
@@ -494,7 +512,13 @@ def too_large(kind: str, folder):
 
 
 LARGE = ["csv of counts", "csv of names", "csv.gz", "parquet of rows"]
-LARGE += ["json of lists", "jsonl"]
+LARGE += [
+    "json of lists",
+    "jsonl",
+    "parquet of deep lists",
+    "arrow with large texts",
+    "folder of shards",
+]
 
 
 @pytest.mark.parametrize("kind", LARGE)

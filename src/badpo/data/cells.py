@@ -361,9 +361,11 @@ def holds_texts(column: pd.Series) -> bool:
 
 def as_numbers(column: pd.Series) -> Floats:
     """Return the numbers in a column, with NaN for cells without a number. Texts may have a decimal comma."""
-    found: Floats = pd.to_numeric(column, errors="coerce").to_numpy(
-        dtype=np.float64, na_value=np.nan, copy=True
-    )
+    try:
+        numbers = pd.to_numeric(column, errors="coerce")
+    except OverflowError:  # a whole number beyond the largest float, which is read like a text
+        numbers = pd.to_numeric(column.map(str), errors="coerce")
+    found: Floats = numbers.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
     cells = column.to_numpy(dtype=object)
     texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(cells[i], str)]
     found[texts] = [*map(cache(number_of), cells[texts])]

@@ -636,7 +636,7 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
     If a cell contains a raw id, all cells of the column become text. Otherwise the cells are returned unchanged.
     """
     texts = as_ids(cells)
-    hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in _IDS)
+    hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in (*_IDS, "annotator_class"))
     if not (n := sum(text in hidden for text in texts)):
         return cells
     n_there = int(pd.notna(cells).sum())

@@ -353,8 +353,9 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
         raise _unreadable(path, what, f"{remedy}; if the table was changed on purpose, remove {beside}")
     layout = pq.read_metadata(path)
     parts = [layout.row_group(i) for i in range(layout.num_row_groups)]
-    columns = itertools.chain(*(map(part.column, range(part.num_columns)) for part in parts))
-    n_cells = sum(column.num_values for column in columns)
+    # every level of a nested column has its own Python lists
+    n_levels = [1 + layout.schema.column(i).max_repetition_level for i in range(layout.num_columns)]
+    n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
     # text columns are read as Arrow dictionaries, so that a text that occurs in many rows is held in memory only once
