@@ -277,13 +277,18 @@ def _read_files(
 
     The names of folders such as ``rater=R01`` give the cells of additional columns.
     """
-    frames, dropped, n_rows, n_bytes, n_repeated = [], list[Dropped](), 0, 0, 0
+    frames, dropped = [], list[Dropped]()
+    n_rows = n_cells = n_bytes = n_repeated = 0
     for file in files:
         cells = (name.partition("=") for name in file.relative_to(path).parts[:-1] if "=" in name)
         added = {name: cell for name, _, cell in cells}
         for i, part in enumerate(parts_of(file)):
             n_rows, n_bytes = n_rows + part.num_rows, n_bytes + part.nbytes
-            require_size(str(path), n_rows, part.num_columns + len(added))
+            n_columns = part.num_columns + len(added)
+            # a file can state wrong numbers of elements, so they are counted before Python objects are made
+            elements = (_count_elements(chunk) for column in part.columns for chunk in column.chunks)
+            n_cells += part.num_rows * n_columns + sum(elements)
+            require_size(str(path), n_rows, n_columns, n_cells)
             n_repeated += _count_repeated_bytes(part)
             if n_bytes > _MOST_BYTES or n_repeated > _MOST_REPEATED_BYTES:
                 what = (
@@ -441,6 +446,19 @@ def _arrow_parts(path: Path) -> Iterator[pa.Table]:
     """Yield the batches of an Arrow file as tables."""
     for batch in arrow_batches(path):
         yield pa.Table.from_batches([batch])
+
+
+def _count_elements(array: pa.Array) -> int:
+    """Count the elements on all levels of a nested array; the result for other arrays is 0."""
+    if pa.types.is_struct(array.type):
+        inner = array.flatten()
+    elif pa.types.is_map(array.type):
+        inner = [array.keys, array.items]
+    elif pa.types.is_nested(array.type) and hasattr(array, "values"):
+        inner = [array.values]
+    else:
+        return 0
+    return sum(len(each) + _count_elements(each) for each in inner)
 
 
 def _count_repeated_bytes(content: pa.Table) -> int:
