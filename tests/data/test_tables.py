@@ -491,6 +491,10 @@ def too_large(kind: str, folder):
             for _ in range(30):
                 cells = pa.ListArray.from_arrays(pa.array([0, len(cells)], pa.int32()), cells)
             pq.write_table(pa.table({"prompt": cells}), path)
+        case "parquet of repeated texts in lists":
+            cells = pa.DictionaryArray.from_arrays(np.zeros(100_000, dtype=np.int8), ["x" * 2**17])
+            lists = pa.ListArray.from_arrays(pa.array([0, len(cells)], pa.int32()), cells)
+            pq.write_table(pa.table({"prompt": lists}), path)
         case "arrow with large texts":
             cells = pa.array(["x" * 2**27] * 2, pa.large_string())
             schema = pa.schema({"prompt": cells.type})
@@ -516,6 +520,7 @@ LARGE += [
     "json of lists",
     "jsonl",
     "parquet of deep lists",
+    "parquet of repeated texts in lists",
     "arrow with large texts",
     "folder of shards",
 ]

@@ -286,10 +286,14 @@ def _read_files(
             n_rows, n_bytes = n_rows + part.num_rows, n_bytes + part.nbytes
             n_columns = part.num_columns + len(added)
             # a file can state wrong numbers of elements, so they are counted before Python objects are made
-            elements = (_count_elements(chunk) for column in part.columns for chunk in column.chunks)
-            n_cells += part.num_rows * n_columns + sum(elements)
-            require_size(str(path), n_rows, n_columns, n_cells)
-            n_repeated += _count_repeated_bytes(part)
+            for column in part.columns:
+                for level in _levels(column):
+                    n_cells += len(level)
+                    if level.type == column.type:
+                        n_repeated += _count_repeated_bytes(level)
+                    else:  # every element of a nested array becomes an object of its own
+                        n_bytes += _count_repeated_bytes(level)
+            require_size(str(path), n_rows, n_columns, n_cells + n_rows * len(added))
             if n_bytes > _MOST_BYTES or n_repeated > _MOST_REPEATED_BYTES:
                 what = (
                     f"it is too large: it has more than {_MOST_BYTES >> 30:,} GiB, or the texts in all rows have more "
@@ -363,11 +367,10 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
     n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # text columns are read as Arrow dictionaries, so that a text that occurs in many rows is held in memory only once
+    # texts are read as Arrow dictionaries, so that a text that occurs in many rows is held in memory only once
+    columns = map(layout.schema.column, range(layout.num_columns))
     options = {
-        "read_dictionary": [
-            column.name for column in pq.read_schema(path) if column.type in _TEXT_TYPES
-        ],
+        "read_dictionary": [column.path for column in columns if column.logical_type.type == "STRING"],
         "buffer_size": _BUFFER_BYTES,
         "page_checksum_verification": True,
     }
@@ -448,33 +451,33 @@ def _arrow_parts(path: Path) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch])
 
 
-def _count_elements(array: pa.Array) -> int:
-    """Count the elements on all levels of a nested array; the result for other arrays is 0."""
+def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Yield the chunks of an array, and the arrays with their elements on all levels of nesting."""
+    if isinstance(array, pa.ChunkedArray):
+        for chunk in array.chunks:
+            yield from _levels(chunk)
+        return
+    yield array
+    inner = []
     if pa.types.is_struct(array.type):
         inner = array.flatten()
     elif pa.types.is_map(array.type):
         inner = [array.keys, array.items]
     elif pa.types.is_nested(array.type) and hasattr(array, "values"):
         inner = [array.values]
-    else:
-        return 0
-    return sum(len(each) + _count_elements(each) for each in inner)
+    for each in inner:
+        yield from _levels(each)
 
 
-def _count_repeated_bytes(content: pa.Table) -> int:
-    """Count the bytes of the texts in columns of Arrow dictionaries, each text once for every row that contains it.
+def _count_repeated_bytes(array: pa.Array) -> int:
+    """Count the bytes of the texts in an Arrow dictionary, each text once for every element; 0 for other arrays.
 
     A small parquet file can store a long text once and repeat it in very many rows. Processing a file with too many
     repeated texts would take days.
     """
-    texts = [
-        column
-        for column in content.columns
-        if pa.types.is_dictionary(column.type) and column.type.value_type in _TEXT_TYPES
-    ]
-    chunks = [chunk for column in texts for chunk in column.chunks]
-    sizes = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)) for chunk in chunks)
-    return sum(size.as_py() or 0 for size in sizes)
+    if not pa.types.is_dictionary(array.type) or array.type.value_type not in _TEXT_TYPES:
+        return 0
+    return pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
