@@ -16,8 +16,8 @@ from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
 from badpo.data.tables import inert
-from badpo.importers.export import Export, personal_fields
 from badpo.importers.annotation_tools import _UNNAMED
+from badpo.importers.export import Export, personal_fields
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.formatting import kept_together, markdown_text
 from badpo.results.model_card import _FILE, _HUB_ID

@@ -24,6 +24,9 @@ from bench.faults.children import status_of
 ROUNDS, ROUNDS_OF_TRAINING = 200, 15
 LATEST_SECONDS = 0.4
 REFUSED = 2
+GONE = (
+    "from whose votes the run learned; remove"  # said by a training during which somebody was forgotten
+)
 
 WATCH = ("watch", "--attribute", "length")
 FORGET = ("forget", small_project.PERSON, "--data", "votes.parquet")
@@ -108,8 +111,8 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
     """Return the statuses that lose nothing: 4 lists the remains of a person; an existing run is not overwritten."""
     if command[0] == "forget":
         return (0, 4)
-    is_there = "a finished run; remove it" in output or "holds an unfinished run" in output
-    return (0, REFUSED) if command[0] == "train" and is_there else (0,)
+    told = ("a finished run; remove it", "holds an unfinished run", GONE)
+    return (0, REFUSED) if command[0] == "train" and any(text in output for text in told) else (0,)
 
 
 def start(command: Sequence[str], told: Path, folder: Path, wait: float) -> int:
@@ -200,7 +203,7 @@ def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
     """Check a training during a forget: the run is that of the others, or the command reports what remains."""
     if votes_of(folder) != without(imported(folder), small_project.PERSON):
         return "the table is not that of the others"
-    said = "is in use by" in output[0] or str(small_project.RUN) in output[0]
+    said = "is in use by" in output[0] or str(small_project.RUN) in output[0] or GONE in output[1]
     if names_them(folder / "runs") and not said:
         return f"nothing was said of {names_them(folder / 'runs')}"
     small_project.must(small_project.forget, folder)

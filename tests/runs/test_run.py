@@ -144,6 +144,31 @@ def test_arms_and_seeds_have_folders_and_a_revision_is_also_the_tokenizers(tmp_p
     assert asked.call_args.kwargs["revision"] == "v2"
 
 
+@pytest.mark.parametrize("removed", ["a vote", "an annotator"])
+def test_a_training_during_which_an_annotator_is_removed_from_the_table_says_so(
+    tmp_path, monkeypatch, removed
+):
+    asked = recipe(tmp_path)
+    table = Path(asked.data.dataset_name)
+
+    def change_table(self, *given, **options):
+        lines = table.read_text().splitlines(keepends=True)
+        who = json.loads(lines[0])["annotator"]
+        kept = [line for line in lines if json.loads(line)["annotator"] != who]
+        table.write_text("".join(kept if removed == "an annotator" else lines[1:]))
+        return train(self, *given, **options)
+
+    train = BADPOTrainer.train
+    monkeypatch.setattr(BADPOTrainer, "train", change_table)
+    if removed == "a vote":
+        assert train_run(asked) == run_folder(asked)
+        return
+    with pytest.raises(
+        ConfigError, match=f"1 annotator, from whose votes .* remove {run_folder(asked)}"
+    ):
+        train_run(asked)
+
+
 def test_a_supervised_reference_learns_the_majoritys_choices_once_for_all(tmp_path, monkeypatch):
     train = Mock(side_effect=SupervisedTrainer.train)
     monkeypatch.setattr(SupervisedTrainer, "train", lambda *given, **options: train(*given, **options))

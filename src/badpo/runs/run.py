@@ -198,6 +198,7 @@ def train_run(
                 locks.enter_context(lock_by_first(place))
             unfinished = _find_unfinished(recipes, resume, allow_changed)
             progress("reading the votes", 0.0)
+            state_of_table = _state_of_file(recipe.data.dataset_name)
             train, held_out = read_judgments(recipe)
             recipe_with_variant, findings = settle_variant(recipe, train, held_out)
             if run_folder(recipe_with_variant) != folder:
@@ -224,12 +225,34 @@ def train_run(
                 _train_into(trainer, recipes[place], command, is_begun, allow_changed, go_on=go_on)
                 del trainer
                 release_memory()
+            if _state_of_file(recipe.data.dataset_name) != state_of_table:
+                _require_nobody_removed(recipe, train, folder)
     except KeyboardInterrupt as stopped:
         kept = [p if (p / RUN_SEAL).exists() else next(_find_checkpoints(p), None) for p in recipes]
         names = ", ".join(str(place) for place in kept if place)
         message = f"stopped; kept: {names}; continue with: {_resume_command(recipe)}" if names else ""
         raise KeyboardInterrupt(str(stopped) or message) from None
     return folder
+
+
+def _state_of_file(name: str) -> tuple[int, int] | None:
+    """Return the time of the last change and the size of a file; None if there is no file of this name."""
+    path = Path(name)
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+
+
+def _require_nobody_removed(recipe: Recipe, train: Judgments, folder: Path) -> None:
+    """Raise `ConfigError` if annotators of the run are no longer in the table, for example after `badpo forget`.
+
+    If `badpo forget` ended before the run had files, it could not find the run.
+    """
+    now = [part.annotators["pseudonym"] for part in read_judgments(recipe)]
+    if n := len({*train.annotators["pseudonym"]}.difference(*now)):
+        raise ConfigError(
+            f"{recipe.data.dataset_name} was changed during the training and no longer has the votes of "
+            f"{counted(n, 'annotator')}, from whose votes the run learned; remove {folder} and its baselines, and "
+            "train again"
+        )
 
 
 def _map_recipes(recipe: Recipe) -> dict[Path, Recipe]:
