@@ -140,7 +140,9 @@ def test_the_error_names_the_comparison_the_row_and_the_annotator():
     ("n_steps", "margins", "told"),
     [
         (1000, [0.0, 0.002], "--learning_rate 0.0003,"),
-        (1000, [0.3, 0.01], "--learning_rate 5e-05,"),
+        (1000, [0.002, 0.01], "--learning_rate 5e-05,"),
+        (1000, [0.3, 0.01], None),
+        (1000, [0.0, -0.3], None),
         (1000, [0.01, 0.03], None),
         (29, [0.0], None),
         (1000, [], None),

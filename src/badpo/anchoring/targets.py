@@ -64,7 +64,7 @@ from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.reference import ReferenceCache, compute_weights_key
 
-# Content of ``anchor.json``: a row for each attribute by its name, and facts about the method and the policy.
+# Content of ``anchor.json``: a row under the name of each attribute, and facts about the method and the policy.
 AnchorResult = Json
 
 

@@ -162,7 +162,7 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # Significance level, over all attributes, of the tests for selective ties.
 SELECTIVE = 0.05
-# Cap on differences, in medians, so that a few large differences do not dominate the test.
+# Larger differences count as this multiple of the median difference, so that a few of them do not dominate the test.
 MOST_SIZE = 3.0
 
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, NamedTuple, Protocol, TypeAlias
 from xml.parsers import expat
 
 import numpy as np
@@ -277,23 +277,14 @@ def _read_files(
 
     The names of folders such as ``rater=R01`` give the cells of additional columns.
     """
-    frames, dropped = [], list[Dropped]()
-    n_rows = n_cells = n_bytes = n_repeated = 0
+    frames, sizes, dropped = [], list[_Size](), list[Dropped]()
     for file in files:
         cells = (name.partition("=") for name in file.relative_to(path).parts[:-1] if "=" in name)
         added = {name: cell for name, _, cell in cells}
         for i, part in enumerate(parts_of(file)):
-            n_rows, n_bytes = n_rows + part.num_rows, n_bytes + part.nbytes
-            n_columns = part.num_columns + len(added)
-            # a file can state wrong numbers of elements, so they are counted before Python objects are made
-            for column in part.columns:
-                for level in _levels(column):
-                    n_cells += len(level)
-                    if level.type == column.type:
-                        n_repeated += _count_repeated_bytes(level)
-                    else:  # every element of a nested array becomes an object of its own
-                        n_bytes += _count_repeated_bytes(level)
-            require_size(str(path), n_rows, n_columns, n_cells + n_rows * len(added))
+            sizes.append(_measure(part, len(added)))
+            n_rows, n_cells, n_bytes, n_repeated = map(sum, zip(*sizes, strict=True))
+            require_size(str(path), n_rows, part.num_columns + len(added), n_cells)
             if n_bytes > _MOST_BYTES or n_repeated > _MOST_REPEATED_BYTES:
                 what = (
                     f"it is too large: it has more than {_MOST_BYTES >> 30:,} GiB, or the texts in all rows have more "
@@ -449,6 +440,34 @@ def _arrow_parts(path: Path) -> Iterator[pa.Table]:
     """Yield the batches of an Arrow file as tables."""
     for batch in arrow_batches(path):
         yield pa.Table.from_batches([batch])
+
+
+class _Size(NamedTuple):
+    """Size of an Arrow table: the cells include the elements of nested columns.
+
+    ``n_bytes`` are the bytes that reading the table takes, and ``n_repeated`` the bytes of the texts in all rows.
+    """
+
+    n_rows: int
+    n_cells: int
+    n_bytes: int
+    n_repeated: int
+
+
+def _measure(content: pa.Table, n_added: int) -> _Size:
+    """Measure a table, to which ``n_added`` columns will be added, before Python objects are made from its elements.
+
+    The numbers of elements in the metadata of a file can be wrong.
+    """
+    n_cells, n_bytes, n_repeated = content.num_rows * n_added, content.nbytes, 0
+    for column in content.columns:
+        for level in _levels(column):
+            n_cells += len(level)
+            if level.type == column.type:
+                n_repeated += _count_repeated_bytes(level)
+            else:  # every element of a nested array becomes an object of its own
+                n_bytes += _count_repeated_bytes(level)
+    return _Size(content.num_rows, n_cells, n_bytes, n_repeated)
 
 
 def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:

@@ -653,7 +653,7 @@ def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
 
     Examples
     --------
-    If two other voters chose a and one chose b, the mean of the ratios over the two votes is 1:
+    Two other voters chose a, and one chose b. The mean of the ratio over the two possible votes of the annotator is 1:
 
     >>> ratio = np.exp(log_random_ratios([True, False], [3, 2], 4, 1.0))
     >>> ratio.mean(axis=0).round(12)

@@ -56,7 +56,7 @@ def import_votes(
     format : str or None
         A name in `FORMATS`, or ``table``. None detects the format from the columns.
     **reading
-        Options of `Judgments.read`, of which the readers use ``columns``, ``winners``, ``layout`` and ``bad_rows``. The
+        Options of `Judgments.read`. The readers use only ``columns``, ``winners``, ``layout`` and ``bad_rows``. The
         last two are for a plain table.
 
     Raises

@@ -377,9 +377,10 @@ def _hide_problem(row: audit_json.ProblemRow, source: str) -> audit_json.Problem
         return None
     if _PSEUDONYM.search(what + row["remedy"]):
         return None
-    for number, is_share in _NUMBER.findall(what):
-        if row["code"] not in _ABOUT_ALL:
-            return None
+    numbers = _NUMBER.findall(what)
+    if numbers and row["code"] not in _ABOUT_ALL:
+        return None
+    for number, is_share in numbers:
         digits = number.replace(",", "")
         if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
             return None

@@ -225,7 +225,7 @@ def train_run(
                 _train_into(trainer, recipes[place], command, is_begun, allow_changed, go_on=go_on)
                 del trainer
                 release_memory()
-            if _state_of_file(recipe.data.dataset_name) != state_of_table:
+            if _state_of_file(recipe.data.dataset_name) not in (None, state_of_table):
                 _require_nobody_removed(recipe, train, folder)
     except KeyboardInterrupt as stopped:
         kept = [p if (p / RUN_SEAL).exists() else next(_find_checkpoints(p), None) for p in recipes]

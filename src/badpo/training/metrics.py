@@ -33,8 +33,8 @@ REMEDY = (
 )
 
 
-# A run of at least LEAST_STEPS steps should end with a mean margin above LEAST_MARGIN, in log-odds. If the margin is
-# smaller, the suggested learning rate aims at AIMED_MARGIN, but is at most MOST_TIMES the present learning rate.
+# In a run of at least LEAST_STEPS steps, some logged mean margin should be beyond LEAST_MARGIN, in log-odds. Otherwise
+# the suggested learning rate aims at AIMED_MARGIN, but is at most MOST_TIMES the present learning rate.
 LEAST_STEPS, LEAST_MARGIN, AIMED_MARGIN, MOST_TIMES = 30, 0.02, 0.5, 300.0
 
 
@@ -213,20 +213,21 @@ class Tally:
 def report_unmoved_policy(
     logs: Sequence[Mapping[str, float]], n_steps: int, learning_rate: float
 ) -> list[Problem]:
-    """W153: the policy hardly differs from the reference at the end of training.
+    """W153: the policy hardly changed during training.
 
-    ``logs`` are the metrics of the run, the last ones at the end. For small changes, the margin is proportional to the
+    ``logs`` are the metrics of the run at all logged steps. For small changes, the margin is proportional to the
     learning rate.
     """
-    margins = [entry["rewards/margins"] for entry in logs if "rewards/margins" in entry]
-    if n_steps < LEAST_STEPS or not margins or margins[-1] > LEAST_MARGIN:
+    margins = [abs(entry["rewards/margins"]) for entry in logs if "rewards/margins" in entry]
+    largest = max(margins, default=0.0)
+    if n_steps < LEAST_STEPS or not margins or largest > LEAST_MARGIN:
         return []
-    times = min(MOST_TIMES, AIMED_MARGIN / max(margins[-1], 1e-9))
+    times = min(MOST_TIMES, AIMED_MARGIN / max(largest, 1e-9))
     return [
         Problem(
             "W153",
-            f"the policy hardly changed in {counted(n_steps, 'step')}: on the last logged votes, the implicit reward "
-            f"margin of the chosen response is {margins[-1]:.2g} log-odds in the mean",
+            f"the policy hardly changed in {counted(n_steps, 'step')}: the mean of the implicit reward margin, which "
+            f"the log contains, was never larger than {largest:.2g} log-odds in absolute value",
             f"learning_rate {learning_rate:g}",
             f"raise the learning rate, for example to --learning_rate {times * learning_rate:.1g}, or train for more "
             "steps; with a policy that does not change, no method can show an effect",

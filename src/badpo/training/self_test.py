@@ -53,16 +53,15 @@ class SelfTest:
     """
 
     precision: str  # of the weights, or "autocast"
-    differences: list[float]
-    noise: list[float]
+    differences: tuple[float, float]
+    noise: tuple[float, float]
     floor: tuple[float, float]
 
     @property
-    def most(self) -> list[float]:
+    def most(self) -> tuple[float, float]:
         """Largest differences that rounding explains."""
-        return [
-            max(noise * NOISE_FACTOR, floor) for noise, floor in zip(self.noise, self.floor, strict=True)
-        ]
+        most = np.maximum(self.floor, NOISE_FACTOR * np.array(self.noise))
+        return float(most[0]), float(most[1])
 
     @property
     def passed(self) -> bool:
@@ -252,10 +251,25 @@ def _run_test(
 ) -> SelfTest:
     with _frozen(model), torch.enable_grad():
         results = [_compare_forwards(_Trial(model, layout, pairs)) for pairs in samples]
-    spread = float(torch.cat([logps for *_, logps in results]).std(correction=0)) or 1.0
+    spread = float(torch.cat([result.logps for result in results]).std(correction=0)) or 1.0
     # unlike Python's max, np.max always returns NaN if any value is NaN
-    differences, noise = np.max([result[:2] for result in results], axis=0) / [spread, 1.0]
-    return SelfTest(precision, differences.tolist(), noise.tolist(), floor)
+    differences = np.max([result.differences for result in results], axis=0) / [spread, 1.0]
+    noise = np.max([result.noise for result in results], axis=0) / [spread, 1.0]
+    return SelfTest(
+        precision,
+        (float(differences[0]), float(differences[1])),
+        (float(noise[0]), float(noise[1])),
+        floor,
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Differences between two forward passes on the same sample, in the log-probabilities and in the gradient."""
+
+    differences: tuple[float, float]  # between the scoring forward and the model's own forward
+    noise: tuple[float, float]  # between two forwards of the model itself
+    logps: Tensor  # log-probabilities of the model's own forward
 
 
 @dataclass(frozen=True)
@@ -265,19 +279,8 @@ class _Scores:
     logps: Tensor
     gradient: Tensor
 
-    def differences_from(self, own: _Scores) -> list[float]:
-        """Difference of the log-probabilities, and relative difference of the gradients."""
-        norm = float(own.gradient.norm()) or 1.0
-        gradient_difference = float((self.gradient - own.gradient).norm()) / norm
-        return [_root_mean_square(self.logps - own.logps), gradient_difference]
 
-
-def _compare_forwards(trial: _Trial) -> tuple[list[float], list[float], Tensor]:
-    """Compare forward passes on the same sample, in the log-probabilities and in the gradient.
-
-    The function returns the differences between the scoring forward and the model's own forward, the differences
-    between two forwards of the model itself, and the log-probabilities of the model's own forward.
-    """
+def _compare_forwards(trial: _Trial) -> _Comparison:
     own = trial.score_by_model()
     # the noise is measured with the attention of the tested layout, because "eager" attention rounds differently
     with scoring_attention(trial.model, trial.layout):
@@ -285,9 +288,18 @@ def _compare_forwards(trial: _Trial) -> tuple[list[float], list[float], Tensor]:
         scored = trial.score_by_layout()
     reference = zip(response_logps(trial.model, trial.pairs), trial.tokens, strict=True)
     reference_logps = torch.from_numpy(np.concatenate([logps[tokens] for logps, tokens in reference]))
-    difference = _root_mean_square(reference_logps.double() - own.logps)
-    differences = scored.differences_from(own)
-    return [max(differences[0], difference), differences[1]], noisy.differences_from(own), own.logps
+    logps_difference = max(
+        _root_mean_square(logps - own.logps) for logps in (scored.logps, reference_logps.double())
+    )
+    norm = float(own.gradient.norm()) or 1.0
+    return _Comparison(
+        (logps_difference, float((scored.gradient - own.gradient).norm()) / norm),
+        (
+            _root_mean_square(noisy.logps - own.logps),
+            float((noisy.gradient - own.gradient).norm()) / norm,
+        ),
+        own.logps,
+    )
 
 
 class _Trial:
