@@ -171,7 +171,12 @@ def test_a_bad_table_is_told(table, options, code, what):
         (NUMBERED.assign(rater_a=123456789.0, rater_b=0.5), "W302", 8, "rater_a holds annotator ids"),
         (NUMBERED.assign(prompt_id="p-0123456789"), "W302", 8, "prompt_id holds annotator ids"),
         (NUMBERED.assign(annotator_class=["123456789.0", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),
-        (NUMBERED.assign(annotator_class=["123456789_team", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),
+        (
+            NUMBERED.assign(annotator_class=["123456789_team", "crowd"] * 4),
+            "W302",
+            1,
+            "1 of 2 annotators",
+        ),
         (NAMING.assign(annotator=["Zo\u00eb7", "y"] * 4, prompt_id="Zoe\u03087"), "W302", 8, "8 of 8"),
         (NAMING.assign(model_a="ANN-7", model_b="m"), "W302", 8, "model_a holds annotator ids"),
         (NAMING.assign(annotator_class=["ann-7", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),

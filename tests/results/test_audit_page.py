@@ -288,7 +288,9 @@ def test_repeated_votes_of_one_person_are_not_on_the_page():
 
 
 def test_features_that_do_not_occur_are_not_called_withheld(result):
-    assert "No responses differ in these features: lists, headers" in Page(audit_html(result.summary)).text
+    assert (
+        "No responses differ in these features: lists, headers" in Page(audit_html(result.summary)).text
+    )
 
 
 def test_the_page_does_not_name_the_file_of_the_table(result, summary):
