@@ -142,6 +142,20 @@ def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
     exec(compile(ast.Module(imports, []), "README.md", "exec"), {})
 
 
+def written_imports(page: Path) -> list[str]:
+    """The lines of a page that import from badpo."""
+    return re.findall(
+        r"^(?:>>> )?(from badpo[\w.]* import [\w, ]+)$", page.read_text(encoding="utf-8"), re.M
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in BY_HAND if written_imports(page)], ids=names)
+def test_names_that_a_page_imports_exist(page):
+    pytest.importorskip("torch")
+    for line in written_imports(page):
+        exec(line, {})
+
+
 ROOMS = "theory|objective|data|estimation|training|readouts|anchoring|auditing|runs|results|badpo_paper"
 
 
