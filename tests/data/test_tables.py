@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -536,6 +537,22 @@ def test_a_table_that_would_be_too_large_is_refused_before_memory_is_taken(kind,
         assert tracemalloc.get_traced_memory()[1] < 2**29
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+@pytest.mark.parametrize("suffix", ["parquet", "json"])
+def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, monkeypatch, tmp_path):
+    path = tmp_path / f"votes.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.table({"a": np.zeros(2**28, np.int64)}), path)
+    else:
+        path.write_text('[{"a": [' + "{}," * 2**21 + "{}]}]")
+    monkeypatch.setattr("badpo.data.tables.require_size", lambda *sizes: None)
+    monkeypatch.setattr("badpo.data.tables._require_bytes", lambda *sizes: None)
+    monkeypatch.setattr("badpo.data.tables._MOST_MEMORY", 2**26)
+    monkeypatch.setattr("badpo.data.tables._MOST_MEMORY_TIMES", 1)
+    assert "needs more than 0.1 GiB of memory" in unreadable(path)
+    assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
 
 
 def test_rows_that_a_layout_would_make_are_counted_before_they_are_made(monkeypatch):

@@ -75,6 +75,8 @@ _BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to dete
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
 _MOST_REPEATED_BYTES = 2**34
+# Reading a file may take at most 6 GiB of memory plus 40 times the bytes of the file.
+_MOST_MEMORY, _MOST_MEMORY_TIMES = 6 * 2**30, 40
 # Largest size of a workbook's cell formats, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
 _MOST_BYTES_OF_STYLES = 2**22
 # Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl needs about 20
@@ -202,12 +204,49 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 # -- readers of files ------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _limit_memory(path: Path) -> Iterator[None]:
+    """Limit the memory that reading a file or a folder may take; only Linux enforces the limit.
+
+    The checks of sizes refuse most files before memory is taken, but a file can state sizes that are wrong.
+    """
+    n_bytes = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    most = _MOST_MEMORY + _MOST_MEMORY_TIMES * n_bytes
+    try:
+        with _limit_data_segment(most):
+            yield
+    except MemoryError as error:  # after the limit has ended
+        what = f"it is too large: reading it needs more than {most / 2**30:,.1f} GiB of memory"
+        remedy = "export only the columns that are needed, or split the table"
+        raise _unreadable(path, what, remedy) from error
+
+
+@contextlib.contextmanager
+def _limit_data_segment(most: int) -> Iterator[None]:
+    """Let this process take at most this number of bytes in addition to its present memory, unless a limit exists."""
+    status = Path("/proc/self/status")
+    taken = re.search(r"^VmData:\s+(\d+) kB", status.read_text(), re.M) if status.is_file() else None
+    if taken is None:
+        yield
+        return
+    import resource  # Windows has no such module
+
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    try:
+        if before == hard == resource.RLIM_INFINITY:
+            resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(taken[1]) + most, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
 def _read_file(path: Path, drop_uneven: bool) -> Table:
     name, _, split = str(path).rpartition(":")
     try:
         folder = path if path.is_dir() or not name else Path(name)
         if folder.is_dir():
-            return _read_folder(folder, split if name else "")
+            with _limit_memory(folder):
+                return _read_folder(folder, split if name else "")
         if is_hub_name(path):
             found = read_table(from_hub(name or str(path), split=split if name else None))
             return replace(found, name=str(path))
@@ -221,7 +260,8 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
             what = f'badpo cannot read files that end in "{path.suffix}"'
             remedy = _EXPORTS.get(path.suffix.lower(), f"use {', '.join(READERS)}, or text as .gz")
             raise _unreadable(path, what, remedy.format(shlex.quote(str(path))))
-        return read(path, drop_uneven) if read is _read_csv else read(path)
+        with _limit_memory(path):
+            return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
         what = f"the file's encoding is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
         raise _unreadable(path, what, "save the file as UTF-8") from error
