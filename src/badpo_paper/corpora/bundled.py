@@ -252,7 +252,11 @@ DECIDED_SHARE = 0.75
 def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
     r"""Simulate votes of 40 annotators in two classes on the unsigned bundled answers.
 
-    .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b))), \qquad q = \kappa\,(s_a - s_b)
+    .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b)))
+
+    The quality q is the residual of the score margin :math:`\kappa\,(s_a - s_b)` in a linear regression on
+    :math:`g(a) - g(b)` without intercept. Without the regression, longer answers would be slightly better in the mean,
+    and votes cannot separate the merit of an attribute from the mean bias of all annotators.
 
     ``numpy.random.default_rng(seed)`` draws two normal numbers for each annotator, class by class. For each pair the
     generator then draws a uniform number (below 0.5 the chosen answer is response a), the annotators of each class
@@ -287,10 +291,11 @@ def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
         comparison_id=[f"style-{row:05d}" for row in range(n)]
     )
     comparisons[["response_a", "response_b"]] = np.where(is_turned, sides.iloc[:, ::-1], sides)
-    quality = np.where(is_turned.ravel(), -1, 1) * signed.score_margin(pairs)
+    margin = np.where(is_turned.ravel(), -1, 1) * signed.score_margin(pairs)
     attributes = (Length(ratio=1.5), Markdown())
     sides = np.stack([measure_sides(attribute, comparisons) for attribute in attributes], axis=-1)
     delta = sides[:, 0] - sides[:, 1]
+    quality = margin - delta @ np.linalg.lstsq(delta, margin)[0]
     prefers_a = uniforms[..., 1] < signed.predict_votes(quality, theta[annotators], delta)
     winner = np.where(uniforms[..., 0] < DECIDED_SHARE, np.where(prefers_a, "a", "b"), "tie")
     unbiased = uniforms[..., 1] < signed.predict_votes(quality, 0 * theta[annotators], delta)
