@@ -333,6 +333,7 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     before = os.umask(0)
+    (tmp_path / "audit").mkdir()  # as a command leaves it that is stopped at once
     audit(votes, [Length()]).write(tmp_path / "audit")
     os.umask(before)
     written = (tmp_path / "audit").iterdir()

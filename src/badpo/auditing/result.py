@@ -223,8 +223,8 @@ class AuditResult:
 
         folder = audit_folder(folder)
         with locked(folder, wait=True), ExitStack() as files:
-            if not folder.exists():
-                # the .gitignore keeps data about individual people out of git; an existing folder is left unchanged
+            # the .gitignore keeps data about individual people out of git; a folder with other files is left unchanged
+            if all(path.name.endswith("-.gitignore") for path in folder.glob("*")):
                 write_atomically(folder / ".gitignore", b"*\n", private=True)
 
             def start(name: str) -> Path:
