@@ -213,7 +213,7 @@ def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, f
 def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
     monkeypatch.setattr("badpo.cli.votes.locked", mock.Mock(side_effect=KeyboardInterrupt))
     result = run("audit", "my votes.csv")
-    told = "stopped; no file was written; start again with: badpo audit 'my votes.csv'\n"
+    told = "stopped before the audit was complete; start again with: badpo audit 'my votes.csv'\n"
     assert (result.exit_code, result.stderr) == (130, told)
 
 

@@ -38,7 +38,7 @@ _RHO = Option(
 
 
 @options.report_errors
-@options.handle_interrupt("stopped; no file was written; start again with: {again}")
+@options.handle_interrupt("stopped before the audit was complete; start again with: {again}")
 def audit(
     data: options.DataArgument,
     attribute: options.AttributeOption = None,
