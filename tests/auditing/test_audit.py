@@ -424,8 +424,8 @@ def test_the_scale_of_numbers_moves_no_lean_and_a_few_absurd_ones_little():
     ("options", "message"),
     [
         ({"quality": "conditonal"}, 'Did you mean "conditional"?'),
-        *(({"rho": size}, "rho is a size") for size in (-0.1, float("nan"), float("inf"))),
-        *(({"fdr": share}, "fdr is a share") for share in (0, 1.0)),
+        *(({"rho": size}, "rho must be 0 or more") for size in (-0.1, float("nan"), float("inf"))),
+        *(({"fdr": share}, "fdr must be above") for share in (0, 1.0)),
         ({"anchors": ("worker 7",), "anchor_class": "gold"}, "not both"),
         ({"anchors": ["someone@example.org"]}, "cast no vote in this table"),
         ({"anchor_class": "stuff"}, 'Did you mean "staff"?'),

@@ -1,4 +1,4 @@
-"""Estimates of annotator bias in an audit: individual biases, intervals, flags, tau, classes and reliability."""
+"""Estimates of annotator bias: individual biases, intervals, flags, tau, class comparisons and reliability."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -51,27 +51,27 @@ from badpo.theory.summaries import Interval
 
 # Largest plausible tau, in log-odds: exp(5) is odds of 148 to 1.
 WIDEST_TAU = 5.0
-# A few very large differences in a continuous attribute, which may be errors, would dominate the estimates.
-# If 3 % of the differences are 40 times too large, annotators' confidence intervals have a coverage of 74 %.
-# With differences capped at five units, confidence intervals have a coverage of 92 %; with a cap at three units, 95 %.
+# Without a cap, a few very large differences in a continuous attribute, often errors, would dominate the estimates.
+# If 3 % of the differences are 40 times too large, annotators' confidence intervals have a coverage of only 74 %.
+# A cap at five units raises the coverage of confidence intervals to 92 %, and a cap at three units to 95 %.
 # With a cap at three units, credible intervals have a coverage of only 89 %.
-# Capped differences contain no information on bias.
-# The coverage of credible intervals is 94 % if differences beyond ten units are ignored.
+# A judgment whose difference is capped contains no information about bias.
+# If differences beyond ten units are ignored, credible intervals have a coverage of 94 %.
 MOST_UNITS, OUTLYING = 3.0, 10.0
 # Largest number of annotator groups whose sizes are reported.
 SIZES_SHOWN = 5
-# If prompts have at least this number of comparisons on average, standard errors are clustered by prompt.
+# If a prompt has on average at least this many comparisons, standard errors are clustered by prompt.
 # Standard errors are also clustered by prompt if the share of repeated votes exceeds this value.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # Statuses of annotators whose bias has an estimate, finite or infinite.
 ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (
-    "conditional likelihood: the unknown quality of a comparison drops out, because the likelihood conditions on the "
-    "number of votes for each side; no assumption is made on the assignment of comparisons"
+    "conditional likelihood: the unknown quality of a comparison cancels out, because the likelihood conditions on the "
+    "number of votes for each side; comparisons may be assigned to annotators in any way"
 )
 MARGINAL = (
-    "marginal estimator: each estimate contains the bias and also reliability times the merit of the attribute; "
+    "marginal estimator: each estimate is the bias plus reliability times the merit of the attribute; "
     "comparisons with a single vote cannot separate the two parts"
 )
 QUALITIES = {"conditional": CONDITIONAL, "marginal": MARGINAL}
@@ -104,17 +104,17 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# Random responders are hard to detect with fewer votes per annotator than this on comparisons whose sides are equal.
-# The limit was found in 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
-# The audit raised 25 wrong flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
+# Random responders are hard to detect if annotators have, on average, fewer votes than this on equal sides.
+# The limit comes from 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
+# In these pools, audits raised 25 false flags with 10 votes on equal sides per annotator, 11 with 20, and 0 with 40.
 FEW_EQUAL = 25
-# Adjusting for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
-# In simulated pools with a between-annotator sd of 0.5, confidence intervals have a coverage of 92 %.
-# Credible intervals have a coverage of 90 % in these pools with a between-annotator sd of 0.5.
-# Each annotator had 100 votes on comparisons whose responses do not differ.
+# The adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
+# In simulated pools with a between-annotator sd of 0.5, coverage was 92 % for confidence intervals
+# and 90 % for credible intervals.
+# Each simulated annotator had 100 votes on comparisons whose responses do not differ.
 UNSURE = 0.25
-# If a class has at least this number of annotators, their reliability is shrunk toward the mean of the class.
-# Shrinking all reliability toward one mean would understate class differences, which would then appear as bias.
+# If a class has at least this many annotators, their reliability is shrunk toward the mean of the class.
+# If all annotators were shrunk toward one mean, differences in reliability between classes would look like bias.
 LARGE_CLASS = 8
 # Explanation that the report shows for each state of the reliability estimate.
 RELIABILITY_NOTES = {
@@ -174,11 +174,11 @@ class AuditOptions:
             hint = did_you_mean(self.quality, [*QUALITIES])
             raise ConfigError(f"quality must be {' or '.join(QUALITIES)}; got {self.quality!r}.{hint}")
         if not 0 <= self.rho < math.inf:
-            raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
+            raise ConfigError(f"rho must be 0 or more (log-odds), such as 0.5; got {self.rho!r}")
         if not 0 < self.fdr < 1:
-            raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
+            raise ConfigError(f"fdr must be above 0 and below 1, such as 0.1; got {self.fdr!r}")
         if self.anchors and self.anchor_class is not None:
-            raise ConfigError("name anchors one by one or by their class, not both")
+            raise ConfigError("list anchors by id or name their class, but not both")
         if not self.min_informative >= 1:
             raise ConfigError(f"min_informative must be 1 or more; got {self.min_informative}")
 
@@ -189,15 +189,15 @@ class AuditOptions:
 class Design:
     """The votes of an audit as arrays.
 
-    Arrays with one entry per vote: ``comparison``; ``stratum``, the group of votes on which the conditional
-    likelihood conditions (`Judgments.comparable_votes`), split between teams with few common comparisons
-    (`find_weakly_joined_teams`), so that each team has its own mean; ``annotator``; ``sign``, which is +1 for a;
+    Arrays with one entry per vote: ``comparison``; ``stratum``, the group of votes on which the conditional likelihood
+    conditions (`Judgments.comparable_votes`), split between teams with few common comparisons
+    (`find_weakly_joined_teams`), so that each team has its own mean; ``annotator``; ``sign``, +1 for a vote for a;
     ``delta``, g(a) - g(b) of each attribute in multiples of ``unit``, capped at ``most_units`` (``n_cut`` judgments
     exceed the cap) and set to 0 beyond ``OUTLYING`` units; ``cross``, whether the sides differ by more than the
     attribute's threshold; ``informative``, whether the vote contributes to the conditional likelihood; ``is_first``,
-    whether the vote is the annotator's first vote on the comparison; ``prompt``, the clusters of standard errors,
-    which is None unless prompts have several comparisons (``has_repeated_prompts``) or annotators have several votes
-    on one comparison (in both orders).
+    whether the vote is the annotator's first vote on the comparison; ``prompt``, the clusters of standard errors, which
+    is None unless prompts have several comparisons (``has_repeated_prompts``) or annotators have several votes on one
+    comparison (in both orders).
 
     Arrays with one entry per attribute: ``unit``, the difference to which biases, tau and rho refer, which is 1 for a
     0/1 attribute and the median difference for a continuous attribute, so that the scale does not matter;
@@ -244,8 +244,9 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # Every bias estimator takes `votes` as its first argument, and every reliability estimator `reliability_votes`.
-        # In `reliability_votes`, outliers are capped, not set to 0, because 0 would mean that the sides do not differ.
+        # The bias estimators read `votes`, and the reliability estimators read `reliability_votes`.
+        # In `reliability_votes`, outliers are capped and not set to 0, because 0 would mean that the sides do not
+        # differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)
@@ -253,18 +254,18 @@ class Design:
 
     @property
     def first_votes(self) -> tuple[Ints, Ints, Ints]:
-        """Comparison, sign and annotator of each annotator's first vote on each comparison."""
+        """Arrays (comparison, sign, annotator) of the first vote that each annotator cast on each comparison."""
         first = self.is_first
         return self.comparison[first], self.sign[first], self.annotator[first]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Count the votes that ``chosen`` selects; the result has one row per annotator, one column per attribute."""
+        """Count the votes selected by ``chosen``, with one row per annotator and one column per attribute."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
-        """For each annotator, the share of cross-group judgments in favor of the side with more of an attribute.
+        """Share of each annotator's cross-group judgments that favor the side with more of the attribute.
 
-        The shape is (n_annotators, n_attributes); an entry is NaN if the annotator has no cross-group judgment.
+        The result has the shape (n_annotators, n_attributes); an entry is NaN without a cross-group judgment.
         """
         chose_more = self.cross & (self.sign[:, None] * self.delta > 0)
         with np.errstate(invalid="ignore"):
@@ -272,7 +273,7 @@ class Design:
 
 
 def find_anchors(design: Design, options: AuditOptions) -> Bools:
-    """Mark the anchors, who are known to be unbiased: annotators listed by id, or all annotators of a class."""
+    """Return a mask of the anchors (annotators known to be unbiased), listed by id or given as a class."""
     label = options.anchor_class
     if label is None:
         return find_named_annotators(design.annotators, options.anchors, "anchors")
@@ -285,7 +286,7 @@ def find_anchors(design: Design, options: AuditOptions) -> Bools:
 
 
 def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
-    """Mark the annotators whom a list names by id or pseudonym; error messages refer to the option as ``key``.
+    """Return a mask of the annotators listed by id or pseudonym; error messages call the option ``key``.
 
     Raises `ConfigError` if a name is not among the annotators; the message shows pseudonyms only.
     """
@@ -314,7 +315,7 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 
 
 class ClassComparison(NamedTuple):
-    """Class offsets, the p-value of the hypothesis of no difference, and why reliability may explain a difference."""
+    """Class offsets, the p-value for equal offsets, and the reason if reliability may explain the difference."""
 
     rows: list[audit_json.ClassRow]
     p_value: float | None
@@ -323,10 +324,10 @@ class ClassComparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BiasFit:
-    """Estimates of the annotators' biases, and the estimates on which the biases depend.
+    """Estimated biases of the annotators, with the reliability estimates and tests that belong to the biases.
 
-    ``sums`` is None unless almost every comparison has exactly one vote. ``lines`` has the adjustment for reliability
-    of each adjusted attribute. For each attribute, ``equal_p`` is the p-value of the hypothesis that all biases are
+    ``sums`` is None unless almost every comparison has exactly one vote. For each adjusted attribute, ``lines`` has the
+    adjustment for reliability. For each attribute, ``equal_p`` is the p-value of the hypothesis that all biases are
     equal, and ``needs_reliability`` says whether differences in reliability would change the biases.
     """
 
@@ -346,7 +347,7 @@ class BiasFit:
         return bool(self.lines) and not self.reliability.unknown
 
     def reason_not_to_compare(self, j: int) -> str:
-        """Why the audit does not compare annotators on an attribute; empty if it does."""
+        """Reason why the audit does not compare annotators on an attribute; empty if annotators are compared."""
         if self.sums is None or self.biases.absolute[j]:
             return ""
         return self.sums.assignment["reason"]
@@ -355,9 +356,9 @@ class BiasFit:
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """Choose the estimator of the biases, and return its name and the reason for the choice as a sentence.
 
-    The option ``quality`` sets the estimator. Without this option, the audit uses the conditional estimator. The audit
-    uses the marginal estimator instead if, for every attribute, most annotators with cross-group judgments have no
-    informative vote. The conditional estimator ignores comparisons that are unanimous or have one vote; the marginal
+    The option ``quality`` sets the estimator. By default, the audit uses the conditional estimator. If, for every
+    attribute, most annotators with cross-group judgments have no informative vote, the audit uses the marginal
+    estimator instead. The conditional estimator ignores comparisons that are unanimous or have one vote; the marginal
     estimator uses all votes.
     """
     if options.quality is not None:
@@ -392,7 +393,7 @@ def estimate_gold_choices(design: Design, anchored: Bools) -> tuple[Interval | N
 
 
 def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
-    """For each vote in ``reliability_votes``, the part of the logit due to biases toward attributes of the judgment."""
+    """Logit that biases toward attributes of the judgment contribute to each vote in ``reliability_votes``."""
     estimates, logits = _usable_estimates(biases), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_judgment_attribute & biases.absolute):
         mean = shrink_normal(*estimates[:, :, j]).posterior.mean
@@ -403,13 +404,13 @@ def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
 def shrink_deviations(
     design: Design, biases: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[ShrunkenBiases]:
-    """Compute the deviations' posterior for each attribute; adjust for reliability if ``lines`` has the attribute.
+    """Compute each attribute's posterior of the deviations, adjusted for reliability if ``lines`` has the attribute.
 
-    With the conditional likelihood, the biases are integrated out of the likelihood of the votes, which is accurate
-    even with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more
-    than one or two votes on contested comparisons, the votes give tau no upper limit; tau is then NaN, and no estimate
-    is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common, which is not
-    part of tau.
+    With the conditional likelihood, the function integrates the likelihood of the votes over the biases, so the result
+    is accurate even with few votes per annotator. With other estimators, the estimates are treated as normal. If almost
+    no annotator has more than one or two votes on contested comparisons, the votes put no upper limit on tau; tau is
+    then NaN, and no estimate is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have
+    in common, which is not part of tau.
     """
     is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
     is_normal |= biases.quality != "conditional"
@@ -434,12 +435,12 @@ def shrink_deviations(
 
 
 def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
-    """Shrink biases relative to gold annotators, and then add the error that all biases share."""
+    """Shrink biases measured relative to gold annotators, and then add the error that all these biases share."""
     value, variance = estimates[0], estimates[1] ** 2
     if line is not None:
         value, variance = line.adjust(*estimates)
     adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau is valid whether reliability explains part of the variance or none of the variance.
+    # The interval of tau covers both cases: reliability explains part of the variance, or none of the variance.
     unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
     sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(
@@ -457,11 +458,12 @@ def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
 
 
 def annotator_table(design: Design, fit: BiasFit, options: AuditOptions) -> pd.DataFrame:
-    """Build the rows of ``annotators.parquet``: one row per annotator and attribute, in the order of declaration.
+    """Build the table ``annotators.parquet``, with one row per annotator and attribute.
 
-    Shrunken estimates are NaN for annotators without an informative vote, and only annotators with enough informative
-    votes can be flagged. ``odds_ratio`` belongs to the shrunken deviation, or to the deviation if nothing was shrunk.
-    ``log_odds`` are the sums of bias and merit; ``log_odds`` is NaN if comparisons have several votes.
+    Shrunken estimates are NaN for annotators without an informative vote. Only annotators with at least
+    ``options.min_informative`` informative votes can be flagged for bias. ``odds_ratio`` belongs to the shrunken
+    deviation, or to the deviation if nothing was shrunk. ``log_odds`` are the sums of bias and merit; ``log_odds`` is
+    NaN if comparisons have several votes.
     """
     biases, reliability = without_wide(fit.biases), fit.reliability
     (m, q), nothing = biases.deviation.shape, np.full(biases.deviation.shape, np.nan)
@@ -537,7 +539,7 @@ def _posterior_columns(
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Find comparisons that an annotator judged in both orders, and say whether the two votes are the ``same``."""
+    """Find comparisons that an annotator judged in both orders; ``same`` says whether both votes chose one response."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     groups = votes.groupby(["annotator", "comparison"], sort=False)
@@ -549,7 +551,7 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
 def build_model_rows(
     table: pd.DataFrame, design: Design, both: pd.DataFrame
 ) -> list[audit_json.ModelRow]:
-    """Select the models' rows from the table of annotators, and add how often a model's votes agree in both orders."""
+    """Select the models' rows from ``table``, and add how often a model chose the same response in both orders."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
@@ -655,7 +657,7 @@ def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -
 
 
 def _build_sum_row(sums: Sums, j: int) -> audit_json.SumRow:
-    """Pooled sum of bias and merit for one attribute, with its interval; None if the interval is too wide."""
+    """Pooled sum of bias and merit for one attribute, with an interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
     return {
@@ -674,7 +676,7 @@ def has_known_tau(shrunken: ShrunkenBiases) -> bool:
 
 
 def build_tau_row(shrunken: ShrunkenBiases) -> audit_json.TauRow:
-    """Return tau with its 95 % confidence interval; if tau is not known, tau is NaN and both ends are None."""
+    """Return tau with its 95 % confidence interval; if tau cannot be estimated, tau is NaN and both limits are None."""
     is_known = has_known_tau(shrunken)
     return {
         "tau": shrunken.tau if is_known else np.nan,
@@ -685,7 +687,7 @@ def build_tau_row(shrunken: ShrunkenBiases) -> audit_json.TauRow:
 def _build_pool_row(
     design: Design, fit: BiasFit, table: pd.DataFrame, j: int, may_be_reliability: bool
 ) -> audit_json.PoolRow:
-    """Build the part of ``pool`` in audit.json for one attribute."""
+    """Build the entry of one attribute in the part ``pool`` of audit.json."""
     shrunken, comparison, sums = fit.shrunken_biases[j], fit.classes[j], fit.sums
     known = shrunken if has_known_tau(shrunken) else replace(shrunken, tau=np.nan)
     advice, groups = (
@@ -718,7 +720,7 @@ def _build_pool_row(
 
 
 def _write_caveat(fit: BiasFit, j: int) -> str:
-    """With one vote per comparison, return a caveat about annotator differences; otherwise return an empty text."""
+    """Return a caveat about annotator differences if comparisons have one vote each; otherwise an empty text."""
     if fit.sums is None or fit.biases.absolute[j] or fit.reason_not_to_compare(j):
         return ""
     p_value, smallest = fit.sums.assignment["p_value"], fit.sums.assignment["smallest"]
@@ -737,7 +739,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 
 
 def _list_refused_figures(fit: BiasFit, j: int) -> dict[str, str]:
-    """For an attribute, list the figures that the audit does not report, each with the reason."""
+    """Map each figure that the audit does not report for the attribute to the reason."""
     refused = {}
     if not has_known_tau(fit.shrunken_biases[j]):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)
@@ -760,7 +762,7 @@ def _test_camps(design: Design, table: pd.DataFrame) -> Camps:
 def _build_reliability_row(
     design: Design, fit: BiasFit, table: pd.DataFrame, camps: Camps
 ) -> audit_json.ReliabilityRow:
-    """Test whether annotators are equally reliable, and report how much they differ and whether biases are adjusted."""
+    """Test whether annotators are equally reliable, and say whether the biases are adjusted for reliability."""
     reliability, has_voted = fit.reliability, design.n_votes > 0
     p_value = equal_reliability_p_value(design.reliability_votes)
     is_hardly_known = reliability.n_votes[has_voted].mean() < FEW_EQUAL
@@ -785,7 +787,7 @@ def _build_reliability_row(
 
 
 def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassComparison]:
-    """Compare the classes on each attribute; with fewer than two classes, the result has no rows."""
+    """Compare the annotator classes on each attribute; with fewer than two classes, the comparisons are empty."""
     if len(design.labels) < 2:
         return [ClassComparison([], None, "")] * len(design.attributes)
     shift = _logits_of_judgments(design, biases)
@@ -804,7 +806,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     doubt = RELIABILITY_NOTES[merit.unknown] if merit.unknown else EXPLAINED
     is_doubted = (if_equal.p_value < LEVEL) & ~biases.absolute
     is_doubted &= (offsets.p_value >= LEVEL) | bool(merit.unknown)
-    # number of informative votes on each attribute by the people in a class
+    # number of informative votes that the people of each class cast on each attribute
     n_votes = np.where(design.is_person[:, None], biases.n_informative, 0)
     of_class = [np.where((design.classes == label)[:, None], n_votes, 0) for label in design.labels]
     return [
@@ -829,20 +831,20 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
 
 
 def _count_members(biases: BiasEstimates, j: int) -> pd.Series:
-    """Number of annotators in each group of annotators who share informative comparisons, largest groups first."""
+    """Size of each group of annotators who are connected by informative comparisons, largest group first."""
     component = pd.Series(biases.component[:, j])
     return component[component >= 0].value_counts()
 
 
 def _build_graph_row(design: Design, biases: BiasEstimates, j: int) -> audit_json.GraphRow:
-    """Count the groups of annotators who share informative comparisons."""
+    """Count the groups of annotators who are connected by informative comparisons."""
     sizes, component = _count_members(biases, j), biases.component[:, j]
     outside = (component[design.n_votes > 0] < 0).sum()
     return {"n": len(sizes), "sizes": sizes.to_list()[:SIZES_SHOWN], "outside": outside}
 
 
 def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[audit_json.GroupRow]:
-    """If several groups of annotators that share no comparisons are large, estimate tau in each group."""
+    """Estimate tau in each large group of annotators, if several large groups share no comparisons."""
     sizes, rows = _count_members(fit.biases, j), list[audit_json.GroupRow]()
     large = sizes.index[sizes >= FEWEST_ANNOTATORS]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
@@ -869,7 +871,7 @@ def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> audit_json
 
 
 def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> audit_json.SharedBiasRow:
-    """Mean bias, with an interval for these annotators on other comparisons and one for a population of annotators."""
+    """Mean bias with two intervals: for these annotators on new comparisons, and for a population of annotators."""
     biases, sums, n_anchors = fit.biases, fit.sums, int(fit.anchored.sum())
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known
