@@ -1,4 +1,4 @@
-"""Flatten nested records, or several lists of records, into one table with a row for each vote."""
+"""Flatten nested records or several lists of records into one table with a row for each vote."""
 
 import itertools
 import math
@@ -38,11 +38,11 @@ from badpo.data.vocabulary import (
     side_of,
 )
 
-Parts = dict[str, list[Cell]]  # names and cells of the columns into which a column is split
+Parts = dict[str, list[Cell]]  # the columns that replace a nested column: names and cells
 
 _DEEPEST = 12  # levels of objects and lists
-_NUMBERS = "rank|rating|score"  # numbers of which a cell may hold a list
-_LISTED = f"{ANSWER}|{_NUMBERS}"  # values of which a cell may hold a list
+_NUMBERS = "rank|rating|score"  # names of columns whose cells may be lists of numbers
+_LISTED = f"{ANSWER}|{_NUMBERS}"  # names of columns whose cells may be lists
 _NAMING_KEYS = ("from_name", "forced_label", "question", "name", "title", "field", "key")
 _MOST_NAMES = 12  # largest number of distinct names of the values in lists
 _FEW_CELLS = 0.02  # share of filled cells below which the keys of objects do not become columns
@@ -56,11 +56,11 @@ _VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[
 
 
 def opened(name: str, column: pd.Series) -> pd.Series:
-    """Return a column with arrays and texts converted to the chat messages, lists or objects that they hold.
+    """Convert the arrays and texts of a column to the chat messages, lists or objects that they hold.
 
     If a column has neither arrays nor texts that hold chat messages, lists or objects, the function returns the column
-    unchanged. JSON texts that may be prompts or responses are not converted unless each text is a list of dialogue
-    turns.
+    unchanged. JSON texts in a column of prompts or responses are converted only if they are dialogue turns or a judge's
+    votes.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -75,7 +75,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     if is_list and not is_dialogue and columns_named([name], (*PAIR, "chosen", "rejected")):
         values = column.map(_join_turns, na_action="ignore")
     else:
-        # an answer column in JSON is not parsed unless the JSON objects are a judge's votes
+        # JSON objects in an answer column are parsed only if they are a judge's votes
         is_vote = isinstance(value, dict) and columns_named(
             [*map(str, value)], ("winner", "rating_a", "rating_b")
         )
@@ -100,7 +100,7 @@ def _join_turns(cell: Cell) -> str | None:
 
 
 def _opened_text(column: pd.Series, first: str) -> pd.Series:
-    """Return a column with texts such as ``Ann=A; Ben=B`` as objects; return any other column unchanged."""
+    """Convert texts such as ``Ann=A; Ben=B`` to objects; return any other column unchanged."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column
@@ -117,7 +117,7 @@ def _opened_text(column: pd.Series, first: str) -> pd.Series:
 
 
 def _without_arrays(cell: Cell | Objects) -> Cell:
-    """Convert the arrays in a cell (as read from parquet) to lists, and pairs (role, text) to chat messages."""
+    """Convert the arrays that parquet files have in cells to lists, and pairs of a role and a text to chat messages."""
     if isinstance(cell, dict):
         return {key: _without_arrays(value) for key, value in cell.items()}
     if not isinstance(cell, list | np.ndarray):
@@ -130,7 +130,7 @@ def _without_arrays(cell: Cell | Objects) -> Cell:
 
 
 def _as_turn(value: Cell) -> Record | None:
-    """Return the chat message for a list of a role and a text, as in chat logs; return None for other values."""
+    """Convert a list such as ``["user", "Why?"]`` to a chat message; return None for other values."""
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
         return None
     role, text = value[0].casefold(), value[1]
@@ -146,7 +146,7 @@ def singular(name: str) -> str:
 
 
 def _listed(cell: Cell) -> list[Cell] | None:
-    """Return a cell as a list if it is a list or a text such as ``["x", "y"]`` or ``x; y``; None for other cells."""
+    """Return a list, or the parts of a text such as ``["x", "y"]`` or ``x; y``; return None for any other cell."""
     if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
         text = cell.strip()
         parts = re.split(r" *[;|] *", text) if _SEPARATED.fullmatch(text) else None
@@ -182,10 +182,10 @@ def flatten(table: Table) -> Table:
 
 
 def _with_values_by_id(table: Table) -> Table:
-    """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, with lists of the values; return the table.
+    """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, with lists of the values.
 
-    A mapping is replaced if another column holds a list of objects with the same ids in each row. The values of the
-    mapping are listed in the order of the objects in the other column.
+    A column of mappings is replaced if, in each row, another column holds a list of objects with the same ids. The list
+    has the mapping's values in the order of these objects.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
@@ -206,7 +206,7 @@ def _with_values_by_id(table: Table) -> Table:
 def _with_columns(
     table: Table, parts_of: Callable[[str, list[Cell]], Parts | None]
 ) -> pd.DataFrame | None:
-    """Return the frame with each nested column replaced with columns of its parts; None if no column is nested."""
+    """Replace each nested column with one column for each of its parts; return None if no column is nested."""
     columns: list[tuple[str, pd.Series]] = []
     is_changed = False
     for i, name in enumerate(map(str, table.frame)):
@@ -224,7 +224,7 @@ def _with_columns(
         columns += [
             (part, opened(part, pd.Series(as_objects(cells), column.index)))
             for part, cells in parts.items()
-            # a part of an object is left out if the table already has a column with the part's name
+            # omit a part of an object if the table already has a column with the same name
             if part == name or (part not in table.frame and any(cell is not None for cell in cells))
         ]
     if not is_changed:
@@ -235,9 +235,9 @@ def _with_columns(
 
 
 def _parts_of_objects(name: str, cells: list[Cell]) -> Parts | None:
-    """Split a column of objects, lists with named values, or one-element lists into several columns.
+    """Split a column of objects, of lists with named values, or of one-element lists into columns.
 
-    If the column holds other kinds of cells, the result is None.
+    If the cells hold neither objects nor lists of these kinds, the result is None.
     """
     if any(map(is_message, cells)):
         contents = [
@@ -251,7 +251,7 @@ def _parts_of_objects(name: str, cells: list[Cell]) -> Parts | None:
             return {name: votes}
         keys = Counter(itertools.chain(*objects))
         if _FEW_CELLS * len(keys) * len(cells) > sum(keys.values()):
-            return None  # the keys are ids and not names of columns
+            return None  # the keys are ids, not column names
         is_typed = len(keys) == 1 and min(keys).startswith(
             "$"
         )  # MongoDB writes a value's type as its key
@@ -276,9 +276,9 @@ def _parts_of_objects(name: str, cells: list[Cell]) -> Parts | None:
 
 
 def _naming_key(name: str, lists: Sequence[list[Cell]]) -> str | None:
-    """Return the key under which the objects in the lists of a column have their names.
+    """Return the key that holds the names of the objects in a column's lists.
 
-    If the objects have no names, or if the lists are split by position, the result is None.
+    If the objects have no names, or if the lists should be split by position, the result is None.
     """
     records = [each for each in lists if are_objects(each)]
     if not records or len(records) < len(lists):
@@ -288,14 +288,14 @@ def _naming_key(name: str, lists: Sequence[list[Cell]]) -> str | None:
     others = [] if like_annotators([*first]) else [*first]
     part = next((part for part in ("value", "answer") if part in first), "")
     is_pair = {*map(len, records)} == {2}
-    # in objects such as {"component_id": "prompt", "value": "Why?"}, any key may hold the name of the value
+    # in objects such as {"component_id": "prompt", "value": "Why?"}, the name of the value may be under any key
     values = [one.get(part) for each in records for one in each]
     has_names = part and not (is_pair and _are_texts(values))
     for key in [*_NAMING_KEYS, *others]:
         is_usual = key in _NAMING_KEYS
         if not _names_values(key, records) or not (is_usual or has_names or is_pair):
             continue
-        # a list of answers is split by position, unless each answer in the list names its side
+        # a list of answers is split by position, unless its objects say which side each answer belongs to
         is_answer = is_listed or not (is_usual or has_names)
         is_number = names_vote(key) or re.search(_NUMBERS, folded(key))
         if not is_answer or (_name_sides(key, records) and not is_number):
@@ -306,7 +306,7 @@ def _naming_key(name: str, lists: Sequence[list[Cell]]) -> str | None:
 def _names_values(key: str, records: Sequence[list[Record]]) -> bool:
     """Return whether each object in the lists has a name under the key ``key``.
 
-    The names in a list must be distinct, and every name must occur in at least half of the lists.
+    The names within a list must be distinct, and each name must occur in at least half of the lists.
     """
     names = [one.get(key) for each in records for one in each]
     if not all(isinstance(one, str) and len(one) <= _LONGEST_LABEL for one in names):
@@ -317,7 +317,7 @@ def _names_values(key: str, records: Sequence[list[Record]]) -> bool:
 
 
 def _name_sides(key: str, records: Sequence[list[Record]]) -> bool:
-    """Return whether the values under ``key`` are labels of the two sides, or names of columns of both sides."""
+    """Return whether the values under ``key`` are labels of the two sides or column names for both sides."""
     names = [*dict.fromkeys(str(one[key]) for each in records for one in each)]
     sides = {(side_of(name) or ("",))[0] for name in names}
     return sides == {"a", "b"} or {*PAIR[1:]} <= {*columns_named(names, PAIR)}
@@ -347,12 +347,12 @@ def _votes_by_person(name: str, objects: Sequence[Record]) -> list[Cell] | None:
 
 
 def _parts_of_lists(name: str, cells: list[Cell]) -> Parts | None:
-    """Split a column of lists of answers, ratings or pairs into numbered columns; return None for other columns."""
+    """Split lists of answers, ratings or pairs into numbered columns; return None for other lists."""
     stem = singular(name)
     lists = [cell if isinstance(cell, list) else [] for cell in cells]
     sizes = {len(each) for each in lists if each}
     elements = [one for each in lists for one in each]
-    # numbers are not answers, so a list of numbers in a column such as "completion" holds tokens or offsets
+    # a list of numbers in a column such as "completion" holds tokens or offsets, not answers
     are_numbers = bool(elements) and all(isinstance(one, int | float) for one in elements)
     called = _NUMBERS if are_numbers else _LISTED
     are_listed = re.fullmatch(called, folded(stem.rpartition(".")[2])) is not None
@@ -373,7 +373,7 @@ def _parts_of_lists(name: str, cells: list[Cell]) -> Parts | None:
 
 
 def leaves(value: Cell, path: str = "") -> Iterator[tuple[str, Cell]]:
-    """Yield each value in nested objects and lists that is neither an object nor a list, together with its path."""
+    """Yield the path and the value of each leaf in nested objects and lists."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -385,7 +385,7 @@ def leaves(value: Cell, path: str = "") -> Iterator[tuple[str, Cell]]:
 
 
 def _holds_side(vote: Cell) -> bool:
-    """Return whether an object holds a word that names a side, or a number for a side under a key such as ``vote``."""
+    """Return whether an object contains a word for a side, or a number for a side under a key such as ``vote``."""
     for path, value in leaves(vote):
         label, is_called = str(value), names_vote(path.rpartition(".")[2])
         is_word = (
@@ -415,11 +415,11 @@ def _clearness_of_votes(elements: list[Cell]) -> int:
 
 
 def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
-    """Return a table with one row for each vote in the lists of a column, and the prefix of the new columns' names.
+    """Expand the lists of votes in a column to one row per vote; return the table and the prefix of the new columns.
 
-    A column may hold lists of votes, or two columns may hold lists of annotators and lists of their votes. If no column
-    holds lists of votes or of annotators, the result is None. The function uses only columns whose names begin with the
-    text in ``inside``.
+    The votes may be in one column, or one column may hold lists of annotators and another column lists of their votes.
+    If no column holds lists of votes or of annotators, the result is None. The function uses only columns whose names
+    begin with the prefix ``inside``.
     """
     beginning = table.frame[:MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
     names = [
@@ -440,7 +440,7 @@ def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
             if len(beside) > 1:
                 return _exploded(table, {other: lists[other] for other in beside}, None), f"{name}."
             if isinstance(table.frame[name].iat[0], list):
-                # a list in an annotator column may describe a single judge, for example by its model and its prompt
+                # a list in an annotator column may describe a single judge, for example its model and its prompt
                 joined = lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
                 return replace(table, frame=table.frame.assign(**{name: joined})), inside
     return None
@@ -452,9 +452,9 @@ def _are_texts(cells: Sequence[Cell]) -> bool:
 
 
 def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Record | None) -> Table:
-    """Return a table with a row for each element of lists of equal length.
+    """Expand lists of equal length to a table with one row per element.
 
-    ``vote`` is the first element if the elements are objects, and otherwise None.
+    If the elements are objects, ``vote`` is the first element; otherwise it is None.
     """
     n_votes = int(sum(map(len, next(iter(lists.values())).dropna())))
     require_size(table.name, n_votes, table.frame.shape[1])
@@ -469,17 +469,17 @@ def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Record | None)
 
 
 def _are_labels(column: pd.Series) -> bool:
-    """Return whether each filled cell of a column holds the label of a side or a number."""
+    """Return whether each nonempty cell of a column is a label of a side or a number."""
     cells = {str(cell) for cell in column.dropna()}
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
 
-_TEXT_KEYS = ("text", "content", "body")  # names that do not say of what they are the text
-_MOST_LISTS = 10  # largest number of lists in a file that are joined
+_TEXT_KEYS = ("text", "content", "body")  # these names do not say what the text is about
+_MOST_LISTS = 10  # if a file has more lists, none are joined
 
 
 def records_in(value: Cell) -> list[Record] | None:
-    """Return the objects in a list, or in a mapping from ids to objects; None for any other value."""
+    """Return the objects in a list or in a mapping from ids to objects; return None for any other value."""
     if isinstance(value, dict) and len(value) > 1 and are_objects([*value.values()]):
         return [{"id": key, **one} for key, one in value.items() if isinstance(one, dict)]
     return value if value and are_objects(value) else None
@@ -488,8 +488,9 @@ def records_in(value: Cell) -> list[Record] | None:
 def joined_records(tables: Mapping[str, list[Record]]) -> dict[tuple[str, ...], list[Record]]:
     """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
-    Each key of the result names the lists that were joined, and the value is the joined list. An object that describes
-    an annotator may contain a list of the annotator's votes. More than ten lists are not joined.
+    The keys of the result are the names of the lists that were joined, and each value is the joined list. An object
+    that describes an annotator may contain a list of the annotator's votes. If there are more than ten lists, none are
+    joined.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}
     used = {name: [name] for name in left}
@@ -498,7 +499,7 @@ def joined_records(tables: Mapping[str, list[Record]]) -> dict[tuple[str, ...], 
     is_joined = 1 < len(left) <= _MOST_LISTS
     while is_joined:
         is_joined = False
-        # try lists of votes first: badpo adds the fields of a pair to each vote, never the fields of a vote to a pair
+        # try lists of votes first, because the fields of a pair are added to each vote, and never the reverse
         are_votes = {
             name: bool(columns_named([*records[0]], ("winner", "annotator")))
             for name, records in left.items()
@@ -517,12 +518,12 @@ def joined_records(tables: Mapping[str, list[Record]]) -> dict[tuple[str, ...], 
 def _joined_pair(
     rows: list[Record], others: list[Record], noun: str, nouns: Collection[str]
 ) -> list[Record]:
-    """Add to each row the fields of the objects in ``others`` that the row references by id; return the rows.
+    """Add to each row the fields of the objects in ``others`` that the row references by id.
 
-    If a row references no object, the result is empty. The id column has the same name in both lists, or a name such as
-    ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example through the columns
-    ``answer_a_id`` and ``answer_b_id``, and one id may belong to two objects. ``noun`` is the noun for an object in
-    ``others``, and ``nouns`` has the nouns for objects in further lists.
+    If any row references no object, the result is empty. The id column has the same name in both lists, or a name such
+    as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example through the
+    columns ``answer_a_id`` and ``answer_b_id``, and two objects may share an id. ``noun`` is the noun for an object in
+    ``others``, and ``nouns`` has the nouns for objects in the remaining lists.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -539,7 +540,7 @@ def _joined_pair(
                 and not (has_own_id and column == key)
                 and all(str(row.get(column)) in by_id for row in rows)
             ]
-            # ids of another list may be equal numbers by chance, so a column named after a list belongs to that list
+            # ids of different lists may be equal numbers by chance, so a column named after a list references that list
             words = {column: {*folded(column).split("_")} for column in columns}
             columns = [column for column in columns if noun in words[column]] or [
                 column for column in columns if words[column].isdisjoint(nouns)
@@ -553,17 +554,17 @@ def _joined_pair(
 
 
 def _melted(rows: list[Record], others: list[Record]) -> list[Record]:
-    """Return a row for each filled cell in a column whose name is an id in ``others``, such as a survey question.
+    """If column names are ids in ``others``, as in exports of surveys, return a row for each nonempty cell.
 
-    The result is empty unless more than half of the ids in ``others`` are column names. A cell in a comparison's column
-    may be empty, because a person may have judged only some of the comparisons.
+    The result is empty unless more than half of the ids in ``others`` are column names. A respondent may have judged
+    only some of the comparisons, which leaves the cells of the other comparisons empty.
     """
     names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:
         ids = {*_values(others, key)}
         columns = [name for name in names if name in ids]
         if len(ids) == len(others) and len(columns) > 1 and 2 * len(columns) > len(ids):
-            # if a row of a survey holds the answers to all questions, the id of the row is the id of the respondent
+            # if a row of a survey holds all answers of one respondent, the row's id identifies the respondent
             left = {"respondent_id" if name == key else name: name for name in names if name not in ids}
             return [
                 {
@@ -583,7 +584,7 @@ def _values(rows: Sequence[Record], name: str) -> list[str]:
 
 
 def _names(column: str, key: str, noun: str) -> bool:
-    """Return whether a column may hold ids of the objects in the list ``noun``, which have their ids under ``key``."""
+    """Return whether a column may hold the ids that the objects in the list ``noun`` have under ``key``."""
     words, own, thing = folded(column).split("_"), folded(key).split("_"), folded(noun)
     if words == own or (folded(column) in (thing, f"{thing}_id") and own == ["id"]):
         return True
@@ -593,10 +594,10 @@ def _names(column: str, key: str, noun: str) -> bool:
 
 
 def _with_fields(row: Record, others: Mapping[str, Record], key: str, noun: str) -> Record:
-    """Add to a row the fields of the objects that the row's id columns reference; return the row.
+    """Add to a row the fields of the objects that its id columns reference.
 
-    If the row references several objects, fields that differ between the objects get the name of the id column as a
-    prefix.
+    If the row references several objects, a field that differs between them gets a prefix from the name of the id
+    column.
     """
     if len(others) == 1:
         ((column, other),) = others.items()
@@ -617,9 +618,9 @@ def _with_fields(row: Record, others: Mapping[str, Record], key: str, noun: str)
 
 
 def _beside(records: list[Record]) -> list[Record]:
-    """Join the two records of each id into one record with the fields of both records.
+    """If each id has two records, join them into one record with the fields of both.
 
-    The result is empty unless every id belongs to exactly two records.
+    If any id does not belong to exactly two records, the result is empty.
     """
     for key in records[0] if records else ():
         counts = Counter(_values(records, key))
@@ -645,10 +646,10 @@ def _beside(records: list[Record]) -> list[Record]:
 
 
 def _opened_records(name: str, records: list[Record]) -> list[Record]:
-    """If ``records`` contain lists whose elements have keys that end in ``_id``, return one record for each element.
+    """If records contain lists of inner records with keys that end in ``_id``, return one record per inner record.
 
-    Each inner record gets the fields of its outer record. If there are no lists of inner records, ``records`` is
-    returned unchanged.
+    Each inner record gets the fields of its outer record. If no record contains inner records, the function returns
+    ``records`` unchanged.
     """
     for key in records[0]:
         lists = [record.get(key) for record in records]
