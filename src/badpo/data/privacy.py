@@ -1,8 +1,8 @@
 """Keyed pseudonyms for annotators.
 
 A hash without a key would not protect a worker id, because anybody could hash every possible id. A pseudonym is
-therefore an HMAC with a secret key that stays on the machine that imports the data. The same key always gives the same
-pseudonyms, so tables that were imported with the same key can be joined by annotator.
+therefore an HMAC with a secret key, and the key stays on the machine that imports the data. The same key always
+produces the same pseudonyms, so tables imported with the same key can be joined by annotator.
 """
 
 import base64
@@ -28,17 +28,17 @@ MOST_WORDS = 8  # largest number of words in an id that is searched for inside o
 EVERYONE = "everyone"  # the only annotator of a table without an annotator column
 FEWEST_ANNOTATORS = 5  # smallest number of people behind a published figure
 # MOST_OF_ONE is the largest share of the votes behind a published figure that one person may have cast.
-# MOST_OF_FOUR is the largest share that the FEWEST_ANNOTATORS - 1 people with the most votes may have cast together.
+# MOST_OF_FOUR is the largest share of these votes that the FEWEST_ANNOTATORS - 1 most active people may have cast.
 MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
-# Annotators of the class "model" are models and not people, so badpo writes their names instead of pseudonyms.
+# Annotators of the class "model" are not people, so badpo writes their names instead of pseudonyms.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
-# zeros before a number, and the ".0" that pandas appends to integers in a column with missing values
+# leading zeros of a number, and the ".0" that pandas appends to integers in a column with missing values
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
 # A short id such as "7", "p12" or "bob" may mean something else in another column. Longer ids are always recognised.
 _SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
-# no e-mail address has more than 320 characters; without this limit a very long id would take very long to match
+# an e-mail address has at most 320 characters; without this limit, matching a very long id would take very long
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DIRECT_IDENTIFIERS = {
     "e-mail addresses": EMAIL,
@@ -72,15 +72,15 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 def is_pseudonym(text: str) -> bool:
     """Return whether a text is a pseudonym.
 
-    The function verifies the check characters of a pseudonym. If a text has the same form but is not a pseudonym, it
-    passes the check with a probability of about one in a million.
+    The function verifies the check characters of a pseudonym. A text that only looks like a pseudonym passes this check
+    with a probability of about one in a million.
     """
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
 
 
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
-    """Return the pseudonym of each of several distinct ids, computed with this machine's pseudonym key.
+    """Compute the pseudonyms of distinct ids with this machine's pseudonym key.
 
     If all ids are already pseudonyms, no pseudonym key is needed.
     """
@@ -103,7 +103,7 @@ def model_names(raw_ids: Iterable[str]) -> list[str]:
 def pseudonym_key() -> bytes:
     """Return the pseudonym key from ``BADPO_PSEUDONYM_KEY`` or from a file in the user's configuration folder.
 
-    If neither the variable nor the file exists, the function creates the file with a random key.
+    If neither the environment variable nor the file exists, the function creates the file with a random key.
     """
     if known_key() is None:
         path = _key_file()
@@ -113,8 +113,8 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # a hard link makes the complete key file appear at once; if two processes create a key file, the first
-                # file is kept
+                # a hard link makes the complete key file appear at once, and if two processes create a file, the first
+                # one stays
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:
@@ -127,9 +127,9 @@ def pseudonym_key() -> bytes:
 def known_key() -> bytes | None:
     """Return the pseudonym key, or None if there is no key.
 
-    Raise `ConfigError` if the key is easy to guess or if other users can read its file. Unlike `pseudonym_key`, this
-    function never creates a key, because pseudonyms made with a new key would differ from the pseudonyms in existing
-    tables.
+    Raise `ConfigError` if the key is easy to guess or if other users can read the key file. Unlike `pseudonym_key`,
+    this function never creates a key, because pseudonyms made with a new key would differ from the pseudonyms in
+    existing tables.
     """
     if told := os.environ.get(KEY_VARIABLE):
         return _hard_to_guess(told.encode(), KEY_VARIABLE)
@@ -147,15 +147,15 @@ def known_key() -> bytes | None:
 
 
 def folded_id(raw_id: str) -> str:
-    """Return an id in lower case, without surrounding spaces or leading zeros, to compare spellings of the id."""
+    """Normalize an id to compare its spellings: lower case, without surrounding spaces or leading zeros."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form
 
 
 def keyed_digest(content: bytes = b"") -> hmac.HMAC:
-    """Return an HMAC-SHA256 with this machine's pseudonym key, for digests of votes.
+    """Return an HMAC-SHA256 object with this machine's pseudonym key, for digests of votes.
 
-    Without the pseudonym key, nobody can compare a guess of the votes with the digest.
+    Without the pseudonym key, nobody can check a guess about the votes against the digest.
     """
     return hmac.new(pseudonym_key(), content, hashlib.sha256)
 
@@ -166,7 +166,7 @@ def key_name() -> str:
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
-    """Return the kinds of raw annotator ids that identify people directly, such as "e-mail addresses"."""
+    """Return the kinds of direct identifiers among raw annotator ids, such as "e-mail addresses"."""
     return [
         kind
         for kind, form in _DIRECT_IDENTIFIERS.items()
@@ -175,10 +175,10 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
 
 
 def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
-    """Return, for each cell, whether it is a raw id or, if ``inside`` is True, contains a raw id as a separate word.
+    """Return for each cell whether it is a raw id or, with ``inside=True``, contains a raw id as a separate word.
 
     ``owners`` has the raw id of each row's annotator. Short ids are recognised only if more than 90 % of the cells hold
-    the id of the annotator in the same row.
+    the id of their own row's annotator.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
     told = {own for own in ids if are_own or not _SHORT.fullmatch(own.replace(" ", ""))}
-    # texts are searched for the first word of each id; ids of more than MOST_WORDS words are not searched for in texts
+    # search texts for the first word of each id, but skip ids of more than MOST_WORDS words
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
     def holds(text: str) -> bool:
@@ -209,19 +209,19 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
 def hidden_ids(
     cells: Sequence[str | None], owners: Sequence[str | None], inside: bool
 ) -> dict[str, str]:
-    """Map each cell that is or contains a raw id (see `holding_ids`) to the pseudonym that replaces the cell."""
+    """Map each cell in which `holding_ids` finds a raw id to the pseudonym that replaces the cell."""
     holding = dict(zip(cells, holding_ids(cells, owners, inside), strict=True))
     held = [cell for cell in holding if cell and holding[cell]]
     return dict(zip(held, pseudonyms(held), strict=True))
 
 
 def _words(text: str) -> str:
-    """Return the words of a text in lower case and in Unicode form NFKC, without leading zeros, separated by spaces."""
+    """Normalize a text to words in lower case and Unicode form NFKC, separated by spaces and without leading zeros."""
     return _SIGNS.sub(" ", _ZEROS.sub("", normalize_text(text, "NFKC").casefold())).strip()
 
 
 def is_about_few(n_annotators: int, n_people: int) -> bool:
-    """Return whether a figure reveals too much about individual people, because too few people contribute to it.
+    """Return whether so few people contribute to a figure that it would reveal too much about each of them.
 
     If all annotators are models, the result is False.
     """
@@ -230,19 +230,19 @@ def is_about_few(n_annotators: int, n_people: int) -> bool:
 
 
 def is_about_single_people(annotators: Collection[str]) -> bool:
-    """Return whether a mean over ``annotators`` reveals too much about individual annotators to be published.
+    """Return whether a mean over ``annotators`` would reveal too much about individual annotators.
 
-    If there are fewer than ``FEWEST_ANNOTATORS`` annotators, the result is True, unless the only annotator is
-    ``EVERYONE``, who stands for all annotators in a table without an annotator column.
+    If there are fewer than ``FEWEST_ANNOTATORS`` annotators, the result is True. The annotator ``EVERYONE`` is an
+    exception, because this name stands for all annotators of a table without an annotator column.
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 
 
 def is_dominated(n_votes: Iterable[float]) -> bool:
-    """Return whether one to four people cast too many of the votes behind a figure, so that it reveals their votes.
+    """Return whether one to four people cast so many of the votes behind a figure that it reveals their votes.
 
-    ``n_votes`` has the number of votes of each person. The votes of models are excluded, because the figures of models
-    are published and could be subtracted from the figure of all annotators.
+    ``n_votes`` has the number of votes of each person. It has no votes of models, because the figures of models are
+    published and could be subtracted from the figure of all annotators.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def is_dominated(n_votes: Iterable[float]) -> bool:
 
 
 def _check(name: str) -> str:
-    """Return the four check characters of a pseudonym; they can be computed without the pseudonym key."""
+    """Return the four check characters of a pseudonym, which can be computed without the pseudonym key."""
     return _base32(hashlib.sha256(b"badpo pseudonym " + name.encode()).digest())[:4]
 
 
@@ -266,10 +266,9 @@ def _base32(digest: bytes) -> str:
 def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
     """Return the classes of annotators whose figures must not be published.
 
-    A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. The figure of all people minus the published
-    figures of classes gives the figure of the remaining people. The remaining people are those in withheld classes and
-    the ``n_others`` people without a class. If at least one but fewer than ``FEWEST_ANNOTATORS`` people remain,
-    additional classes are withheld, the smallest class first.
+    A class with fewer than ``FEWEST_ANNOTATORS`` people is withheld. Subtracting the published figures of classes from
+    the figure of all people gives the figure of the remaining people: those in withheld classes and the ``n_others``
+    people without a class. If one to four people would remain, further classes are withheld, smallest first.
 
     Examples
     --------
@@ -289,13 +288,13 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
 
 
 class Rounded(int):
-    """A count that is rounded to the nearest ten; reports show it as a rounded count."""
+    """A count rounded to the nearest ten; reports mark it as rounded."""
 
 
 def rounded_count(n: int) -> Rounded | None:
-    """Return a count in a form that may be published: rounded to the nearest ten, or None below ``FEWEST_ANNOTATORS``.
+    """Round a count to the nearest ten for publication; return None for counts below ``FEWEST_ANNOTATORS``.
 
-    If one person's votes are removed from a table, the rounded counts before and after do not reveal this person.
+    Rounded counts from before and after the removal of one person's votes do not reveal this person.
 
     Examples
     --------
@@ -313,17 +312,17 @@ def _key_file() -> Path:
 def _unusable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the pseudonym key {path} cannot be used ({error.strerror}); set {KEY_VARIABLE} to a secret text of "
-        f"{SHORTEST_KEY} characters or more, or XDG_CONFIG_HOME to a folder that can be written"
+        f"{SHORTEST_KEY} characters or more, or XDG_CONFIG_HOME to a writable folder"
     )
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    # a key that is a single word, in lower case, in upper case or capitalised, can be guessed from a dictionary
+    # a dictionary attack finds any key that is a single word in lower case, in upper case or capitalised
     is_word = key.isalpha() and (key[1:].islower() or key.isupper())
     if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or is_word:
         raise ConfigError(
             f"the pseudonym key in {source} has {counted(len(key), 'character')}, {len(set(key))} of them different"
-            f"{', and is one word' * is_word}, so that ids can be guessed; create a key of {SHORTEST_KEY} or more "
+            f"{', and is one word' * is_word}, so ids can be guessed; create a key of {SHORTEST_KEY} or more "
             'characters, for example with python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key

@@ -20,7 +20,7 @@ Messages = list[Json]  # a chat: each message has a role, a content and possibly
 
 
 class Correction(TypedDict, total=False):
-    """Options of `Judgments.read`, and ``source``, the name of the table if another table must be read."""
+    """Options of `Judgments.read`; if another table must be read, ``source`` is its name."""
 
     source: str
     columns: Mapping[str, str | None]
@@ -31,11 +31,11 @@ class Correction(TypedDict, total=False):
     bad_rows: str
 
 
-LISTED = 5  # number of values that a message lists before "and N more"
+LISTED = 5  # a message lists this many values before "and N more"
 _LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
-_LONGEST_NAME = 200  # comparing two longer words for similarity takes seconds
-# the pattern matches the control characters that a terminal would obey, except tabs and line feeds
-# the pattern includes a carriage return, because a terminal would overwrite the text before a carriage return
+_LONGEST_NAME = 200  # for longer words, computing their similarity takes seconds
+# control characters that change what a terminal shows, except tabs and line feeds
+# a carriage return is one of them, because a terminal overwrites the text before it
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -55,11 +55,11 @@ class Problem:
         Action that solves the problem.
     severity : "error", "warning" or "notice"
         The severity that the letter of the code stands for. An error stops the reader. A warning is about data that can
-        be read but may make the statistics wrong. A notice is for information only.
+        be read but may make the statistics wrong. A notice is only information.
     count : int
         Number of rows, judgments, comparisons or annotators that ``what`` mentions.
     fix : Correction
-        Options of `Judgments.read` that solve the problem; empty if there are none.
+        Options of `Judgments.read` that solve the problem; empty if no options solve it.
     shown : tuple of str
         Rows as they were read, if a label could mean either side. Only the owner of the table may see these rows.
     lengths : tuple of str
@@ -85,7 +85,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
-        # a message quotes labels and column names of the table, and a terminal must not obey their control characters
+        # a message quotes labels and column names, whose control characters must not reach the terminal
         for name in ("what", "where", "remedy"):
             sentence = written_out(getattr(self, name))
             if len(sentence) > _LONGEST_SENTENCE:
@@ -101,9 +101,10 @@ class Problem:
         return self.told(python_options(self.fix))
 
     def told(self, options: str) -> str:
-        """Return the problem as text, and append ``options``, a text with options of `Judgments.read`, to the remedy.
+        """Format the problem as text; ``options`` are options of `Judgments.read` that follow the remedy.
 
-        The text of an error does not contain ``options``: `corrected` prints one call whose options solve all errors.
+        For an error, ``options`` are not printed, because `corrected` formats one call with the options that solve all
+        errors.
         """
         options *= self.severity != "error"
         lines = [f"{self.code} {self.severity}: {self.what}", f"    where:  {self.where}"]
@@ -117,16 +118,17 @@ def worst_first(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class DataError(ValueError):
-    """Error: the data contain errors and cannot be used; `problems` and the message list all errors that were found.
+    """Raised if data contain errors and cannot be used; `problems` and the message list all errors.
 
-    ``fix`` has options of `Judgments.read` with which the same table was read without an error; it is empty if no such
-    options were found. ``shown`` has a few rows as they were read with these options. If the table is then read without
-    annotators, ``unused`` has the columns that may name the annotators. If the table does not say which side its labels
-    prefer, ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. If the
-    user gives the first of the two ``answers``, the options ``fix`` are right; for the second answer, the options
-    ``turned`` are right. ``others`` has further readings of the table: each has a condition and the options to use if
-    it is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function that formats
-    ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this call.
+    ``fix`` has options with which `Judgments.read` can read the table; it is empty if no such options were found.
+    ``shown`` has a few rows as they were read with these options. If ``fix`` reads the table without annotators,
+    ``unused`` has the columns that may name the annotators. If the table does not say which side its labels prefer,
+    ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The options
+    ``fix`` apply if the user chooses the first of the two ``answers``, and the options ``turned`` apply if the user
+    chooses the second. ``others`` has further ways to read the table, each with a condition and the options that apply
+    if the condition is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function
+    that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this
+    call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -152,7 +154,7 @@ class DataError(ValueError):
 
     @property
     def heading(self) -> str:
-        """First line of the error's message; the problems follow on the next lines."""
+        """First line of the error message; the problems follow on the next lines."""
         is_absent = any("there is no such file" in problem.what for problem in self.problems)
         return "the file is not there:" if is_absent else "the data contain errors and cannot be used:"
 
@@ -165,7 +167,7 @@ class DataError(ValueError):
 
 
 def with_sides_exchanged(fix: Correction) -> Correction:
-    """Exchange the sides in the option ``winners`` of `Judgments.read`; return no options if ``fix`` names no side."""
+    """Exchange the sides a and b in the option ``winners``; return no options if ``fix`` names no side."""
     other = {"a": "b", "b": "a"}
     winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
     return {**fix, "winners": winners} if {*other} & {*winners.values()} else {}
@@ -177,17 +179,17 @@ def python_options(fix: Correction) -> str:
 
 
 def python_call(fix: Correction) -> str:
-    """Format a call of `Judgments.read` with the options in ``fix``; `badpo.audit` has the same options."""
+    """Format a call of `Judgments.read` with the options in ``fix``, which `badpo.audit` also accepts."""
     options = fix.copy()
     source = repr(options.pop("source")) if "source" in options else "..."
     return f"Judgments.read({', '.join(filter(None, (source, python_options(options))))})"
 
 
 def corrected(error: DataError, call: Callable[[Correction], str]) -> list[str]:
-    """Return a call that reads the table without errors, as lines of text; if no call is known, return no lines."""
+    """Format a call that reads the table without errors as lines of text; if no such call is known, return no lines."""
     if not error.fix:
         return []
-    # in a shell, && joins error.preparation to the corrected command; a Python call is shown on the next line
+    # a corrected command follows error.preparation after &&; a Python call follows it on the next line
     first = error.preparation and error.preparation + (" && " if call is not python_call else "\n    ")
     told = [
         "this call reads the table with rows such as:" if error.shown else "this call reads the table:"
@@ -210,17 +212,17 @@ def corrected(error: DataError, call: Callable[[Correction], str]) -> list[str]:
 
 
 class ConfigError(ValueError):
-    """Error: a setting, an argument, or a combination of settings is wrong.
+    """Raised if a setting, an argument, or a combination of settings is wrong.
 
-    A `ConfigError` is raised before any work starts.
+    badpo raises a `ConfigError` before any work starts.
     """
 
     def __str__(self) -> str:
-        # the message may quote a file or a command line, and a terminal must not obey control characters in the quote
+        # the message may quote a file or a command line, whose control characters must not reach the terminal
         return written_out(super().__str__())
 
 
-# types of public functions' arguments, with an example of each; an argument that takes a mapping or text may be None
+# the type of each argument of a public function, with an example; None may replace a mapping or a text
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (
         Mapping,
@@ -240,7 +242,7 @@ _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
 
 
 def refuse_other_types(**given: Any) -> None:
-    """Raise `ConfigError` if an argument of a function has the wrong type; the message shows a correct example."""
+    """Raise `ConfigError` if an argument has the wrong type; the message shows a correct example."""
     for kind, noun, examples in _TAKEN:
         for name in examples.keys() & given:
             value = given[name]
@@ -255,24 +257,24 @@ def refuse_other_types(**given: Any) -> None:
             is_left_out = value is None and kind in (Mapping, str)
             if is_other or not (is_left_out or isinstance(value, kind)):
                 told = f"{name} takes {noun}, not {type(value).__name__}"
-                # the message does not quote the argument's value, because the value may be the id of a person
+                # the message does not quote the value, because it may be a person's id
                 raise ConfigError(f"{told}: write {name}={examples[name]}")
 
 
 def as_argument(path: Any) -> str:
-    """Return a path as a command-line argument that no program mistakes for an option."""
+    """Format a path as a command-line argument that no program mistakes for an option."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def written_out(text: str) -> str:
-    r"""Replace control characters, and characters that change the reading direction, with codes such as ``\u001b``."""
-    # these are the escape codes of JSON
+    r"""Escape control characters and characters that change the writing direction, for example as ``\u001b``."""
+    # use the escape sequences of JSON
     written = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return whether a text can be encoded in UTF-8; a single surrogate, which JSON can contain, cannot be."""
+    r"""Return whether UTF-8 can encode a text; it cannot encode a lone surrogate, which JSON allows."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -281,7 +283,7 @@ def is_unicode(text: str) -> bool:
 
 
 def lacking(module: str | None) -> str:
-    """Return a message with the command that installs a module of an extra; return "" for any other module."""
+    """Return a message with the command that installs a missing module; return "" if no extra contains the module."""
     extra = EXTRAS.get((module or "").partition(".")[0])
     told = f'{module} is needed but not installed; run in the clone: pip install -c constraints.txt ".[{extra}]"'
     return told if extra else ""
@@ -289,7 +291,7 @@ def lacking(module: str | None) -> str:
 
 @contextmanager
 def telling_what_lacks() -> Iterator[None]:
-    """If the ``with`` block imports a missing module of an extra, add an installation command to the error."""
+    """If an import in the ``with`` block fails for a module of an extra, add the installation command to the error."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -307,11 +309,11 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
 
 
 def listed(values: Sequence[Any], n: int | None = None) -> str:
-    """Format the first five of ``n`` values and the number of the remaining values."""
+    """Format the first five values and the number of the other values; there are ``n`` values in total."""
     n_more = (len(values) if n is None else n) - LISTED
     return ", ".join(map(str, values[:LISTED])) + f" and {n_more:,} more" * (n_more > 0)
 
 
 def counted(n: int, noun: str) -> str:
-    """Format a number and a noun in the singular or plural."""
+    """Format a number with its noun in the singular or plural."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
