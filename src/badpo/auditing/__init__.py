@@ -4,6 +4,6 @@ from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import AuditMonitor
 
-# The function `audit` is imported eagerly because its module has the same name.
+# `audit` is imported eagerly, because the name `badpo.auditing.audit` would otherwise mean the module.
 
 __all__ = ["AuditMonitor", "AuditResult", "audit"]

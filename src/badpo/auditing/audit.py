@@ -55,8 +55,8 @@ from badpo.theory import Floats
 Progress = Callable[[str, float], None]
 # The audit reports the number of votes needed for confidence intervals of these half-widths, in log-odds.
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's running time, including the reading of the data, that has passed when a stage begins.
-# The shares are medians over audits of four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
+# Share of an audit's total running time (reading of the data included) before each stage begins.
+# These shares of the running time are medians over four tables: 1,000 to 20,000 comparisons, 30 to 200 annotators.
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
@@ -81,26 +81,25 @@ def audit(
     ----------
     data : Judgments, or anything that `Judgments.read` takes, with its options as ``reading``
     attributes : Attribute, or text such as "length:ratio=1.5", or several
-        Default: the attributes of the Judgments, or length, Markdown and, if known, the side shown first. The audit
-        leaves out an attribute on which the sides never differ, with a warning, if another attribute remains.
+        Default: the attributes of the Judgments, or length, Markdown and, if known, the side shown first. If the sides
+        never differ in an attribute and another attribute remains, the audit warns and omits the attribute.
     quality : None, "conditional" or "marginal"
-        "conditional" conditions on the number of votes for each side, so that the quality of a comparison drops out.
-        "marginal" leaves the quality in, so that every estimate is the sum of bias and of reliability times merit.
-        None chooses "conditional" unless the conditional estimator says nothing about most annotators;
-        ``checks.estimator.why`` has the reason.
+        "conditional" conditions on the number of votes for each side, so that the quality of a comparison cancels out.
+        "marginal" leaves the quality in, so that every estimate is the sum of bias and of reliability times merit. None
+        chooses "conditional", unless most annotators would have no estimate; ``checks.estimator.why`` has the reason.
     anchors, anchor_class : sequence of str; str or None
         Annotators known to be unbiased, by id or by class. They identify the shared bias (BA-DPO, Section `theory`).
     rho, fdr, min_informative : float, float, int
-        An annotator is flagged if their deviation from the pool mean exceeds ``rho`` log-odds with a probability
-        above one half; an expected share ``fdr`` of the flagged annotators deviates by less. Log-odds compare the
+        The audit flags annotators whose deviation from the pool mean probably exceeds ``rho`` log-odds. Among the
+        flagged annotators, the expected share with a smaller deviation is at most ``fdr``. Log-odds compare the
         attribute present with absent, or are per median difference. An annotator with fewer than ``min_informative``
         informative votes has the status insufficient.
     models : sequence of str
         Ids of annotators that are models. Annotators of the class "model" are models too. The report names models and
         never names people.
     source, progress : str or None, callable
-        ``source`` is the path or name of the data. ``progress`` receives the name of the current stage and the share
-        of the work that is done.
+        ``source`` is the path or name of the data. ``progress`` is called with the name of the current stage and the
+        completed share of the work.
 
     Raises
     ------
@@ -144,7 +143,7 @@ def audit(
 def read_judgments(
     data: Judgments | Source, attributes: Attributes, models: Sequence[str], reading: ReadingOptions
 ) -> Judgments:
-    """Read the judgments, with the attributes of the audit and with marked models."""
+    """Read the judgments, measure the attributes, and mark the annotators that are models."""
     attributes = as_attributes(attributes)
     known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
     for name in reading.keys() - set(known):
@@ -153,14 +152,14 @@ def read_judgments(
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         options = ", ".join(reading)
-        raise ConfigError(f"these judgments have been read already; pass {options} to Judgments.read")
+        raise ConfigError(f"these judgments have already been read; pass {options} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
     return mark_models(add_default_attributes(data), models)
 
 
 def keep_estimable_attributes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Leave out attributes whose bias cannot be estimated; return the problems, and raise `DataError` for errors."""
+    """Remove attributes whose bias cannot be estimated; return the warnings, and raise `DataError` for errors."""
     judgments, left_out = estimable(judgments)
     problems = [*left_out, *check(judgments)]
     if errors := [one for one in problems if one.severity == "error"]:
@@ -169,15 +168,15 @@ def keep_estimable_attributes(judgments: Judgments) -> tuple[Judgments, list[Pro
 
 
 def name_file(data: Judgments | Source) -> str:
-    """Return the file's name without its folder, because a folder can identify a person; empty if there is no file."""
+    """Return the file name without its folder, because folder names can identify people; empty without a file."""
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
 def build_problem_rows(
     problems: Sequence[Problem], data: Judgments | Source
 ) -> list[audit_json.ProblemRow]:
-    """Return the problems as rows, errors first; rows show file names without folders."""
-    # The user's commands and the table's rows do not belong on a page that may be shared.
+    """Return one row for each problem, errors first; the rows show file names without folders."""
+    # The report page may be shared, so the rows omit the user's commands and the rows of the table.
     rows: list[audit_json.ProblemRow] = [
         {
             "code": problem.code,
@@ -215,7 +214,7 @@ def build_summary(
     problems: Sequence[Problem],
     data: Judgments | Source,
 ) -> audit_json.AuditSummary:
-    """Compute the figures of audit.json, which may still be numbers of numpy; ``whole`` are all judgments."""
+    """Compute the figures of audit.json, some of them as NumPy numbers; ``whole`` contains all judgments."""
     judgments, design, estimates = facts.judgments, facts.design, facts.estimates
     both, swap = both_orders(whole), swap_pair_sides(judgments)
     return {
@@ -244,7 +243,7 @@ def add_verdicts(summary: audit_json.AuditSummary) -> audit_json.AuditSummary:
 
 
 def finish_annotator_table(judgments: Judgments, table: pd.DataFrame) -> pd.DataFrame:
-    """Leave out annotators without votes, and add each annotator's number of ties."""
+    """Remove annotators without votes, and add each annotator's number of ties."""
     has_row = (table["n_judgments"] > 0) & judgments.has_identities
     tie_counts = judgments.dropped[judgments.dropped["reason"] == "tie"]
     n_ties = table["annotator"].map(tie_counts.groupby("annotator")["n"].sum()).fillna(0).astype(int)
@@ -299,10 +298,10 @@ def describe_data(
 
 
 def build_votes_needed(design: Design, biases: BiasEstimates) -> list[audit_json.VotesNeededRow]:
-    """For each attribute and interval half-width, the total number of votes that the median annotator needs.
+    """Number of votes that the median annotator needs, in total, for each attribute and interval half-width.
 
-    If annotators share no comparisons, the list is empty, and ``pool[name].sum.needed`` says how many comparisons need
-    a second annotator.
+    If almost no comparison has two annotators, the list is empty, and ``pool[name].sum.needed`` is the number of
+    comparisons that need a second annotator.
     """
     if biases.quality == "marginal":
         return []
@@ -324,16 +323,15 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[audit_json
 
 
 def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
-    r"""Number of informative votes that the median annotator needs for a 95 % confidence interval with this half-width.
+    r"""Number of informative votes that the median annotator needs for a 95 % confidence interval of ±``half_width``.
 
-    The information of independent votes is additive. If one informative vote has the variance v = n se^2, the number of
-    votes needed is
+    The information of independent votes is additive. With the variance v = n se^2 of a single informative vote, the
+    number of votes needed is
 
     .. math:: n^* = v\, (1.96 / h)^2
 
-    ``se`` and ``n_informative`` have the shape (n_annotators, n_attributes). The result is NaN for an attribute
-    without any estimate. The number excludes votes on unanimous comparisons and on comparisons whose sides do not
-    differ.
+    ``se`` and ``n_informative`` have the shape (n_annotators, n_attributes). The result is NaN for an attribute without
+    any estimate. Informative votes exclude votes on unanimous comparisons and on comparisons whose sides do not differ.
 
     Examples
     --------
