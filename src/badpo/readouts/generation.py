@@ -36,7 +36,7 @@ def run_forward(
     past: Cache | None = None,
     last_only: bool = False,
 ) -> CausalLMOutputWithPast:
-    """Run a forward pass that returns its cache; if the model accepts positions and the number of logits, pass them."""
+    """Run a forward pass with a cache; pass ``positions`` and the number of logits only to models that accept them."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     options = {"position_ids": positions} | ({"logits_to_keep": 1} if last_only else {})
     accepted = _parameters(type(inner).forward)
@@ -55,7 +55,8 @@ def pad_rows(
     return ids.to(device), mask.to(device)
 
 
-# Initial number of candidate tokens in nucleus sampling; it grows if the candidates have too little probability.
+# Initial number of candidate tokens in nucleus sampling; it is increased if the candidates' total probability is below
+# top-p.
 NUCLEUS_START = 64
 
 
@@ -88,14 +89,14 @@ def sample(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Generation]:
-    """Sample one answer to each prompt, with the prompts given as token ids.
+    """Sample one answer to each prompt; the prompts are given as token ids.
 
     The random numbers for a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
-    and the other prompts therefore change an answer only by rounding, and two policies with the same seed use the same
-    random numbers. The global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
-    the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the smallest
-    set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` if a prompt has no tokens or
-    leaves no position for an answer.
+    and the other prompts therefore affect an answer only through rounding errors. Two policies that are sampled with
+    the same seed use the same random numbers. The global random state is neither read nor changed. An answer ends after
+    ``max_new_tokens`` tokens, or earlier if the model's context window is full. A temperature of 0 selects the most
+    probable token. Each token is sampled from the smallest set of most probable tokens whose total probability is at
+    least ``top_p``. Raises `ValueError` if a prompt has no tokens or leaves no room for an answer.
 
     References
     ----------
@@ -159,7 +160,7 @@ def _sample_batch(
     decoding: tuple[float, float],
     end_ids: set[int],
 ) -> list[list[int]]:
-    """Sample answers of a batch; row i has at most ``limits[i]`` tokens and uses the random numbers ``uniforms[i]``."""
+    """Sample answers to a batch of prompts; answer i has at most ``limits[i]`` tokens, drawn with ``uniforms[i]``."""
     device = uniforms.device
     ids, mask = pad_rows(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
@@ -179,13 +180,13 @@ def _sample_batch(
         if not running.any():
             break
         if running.mean() < 0.75:
-            # finished answers still cost time, but removing them copies the cache, so wait until a quarter are finished
+            # removing finished answers saves time but copies the cache, so remove them only once a quarter are finished
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]
             positions, uniforms = positions[left], uniforms[left]
             rows, running = rows[running], running[running]
-        # the position of a finished answer does not grow, so that it never exceeds the model's positions
+        # the position of a finished answer stays the same, so that it never exceeds the model's largest position
         stepped = torch.from_numpy(running).to(device)[:, None]
         ids, positions = drawn[:, None], positions[:, -1:] + stepped
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
@@ -210,7 +211,7 @@ def token_limits(config: PreTrainedConfig, prompts: Sequence[TokenIds], max_new_
 
 
 def end_ids(generation_config: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return the tokens that end an answer, from the model's generation settings and the tokenizer."""
+    """Return the ids of the tokens that end an answer, from the model's generation settings and the tokenizer."""
     configured = generation_config.eos_token_id
     ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
     return {int(i) for i in ids | {tokenizer.eos_token_id} if i is not None}

@@ -27,7 +27,8 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
-# Length in tokens of the paper's reward-model training data; a model with fewer positions has a lower limit.
+# Maximum number of tokens in a conversation, as in the training of the paper's reward models; a model with a shorter
+# context window has a lower limit.
 LONGEST = 16_384
 # Number of conversations in a forward pass.
 BATCH = 8
@@ -42,7 +43,7 @@ class Judge:
 
 
 class JudgeFigures(TypedDict):
-    """Mean score of the answers, as written and without the attribute, and the number of answers that had it."""
+    """Mean scores of the answers as written and without the attribute, and the number of answers with the attribute."""
 
     rm: Figures
     rm_minus: Figures
@@ -108,11 +109,11 @@ def judge_scores(
     answers: Sequence[str],
     max_length: int | None = None,
 ) -> tuple[Floats, int]:
-    """Score each answer to its prompt; return the scores and the number of conversations that were cut.
+    """Score each answer to its prompt; return the scores and the number of answers that were truncated.
 
-    The judge's chat template renders prompt and answer without a system message. If a conversation exceeds the limit
-    or the model's positions, the end of the answer is cut off; the closing tokens, which the model's head reads, are
-    kept.
+    The judge's chat template renders the prompt and the answer without a system message. If a conversation is longer
+    than ``max_length`` or the model's context window, the answer is truncated. The closing tokens of the chat template
+    are kept, because the model's head reads the last token.
 
     References
     ----------
@@ -124,7 +125,7 @@ def judge_scores(
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
         rows[i] = _cut_answer(judge.tokenizer, prompts[i], rows[i], limit, i)
-    # without a padding token, the head reads the last column, so each row is scored alone
+    # without a padding token, the model's head reads the last column of a batch, so each conversation is scored alone
     pad = judge.model.config.get_text_config().pad_token_id
     size = 1 if pad is None else BATCH
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -146,28 +147,28 @@ def _render_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, ans
 def _encode_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> list[int]:
     ids = list(tokenizer(_render_conversation(tokenizer, prompt, answer))["input_ids"])
     begins_twice = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_token_id
-    # if the template and the tokenizer both added the first token, one of the two is removed
+    # if both the chat template and the tokenizer added a beginning-of-text token, one of the two is removed
     return ids[1:] if begins_twice else ids
 
 
 def _cut_answer(
     tokenizer: PreTrainedTokenizerBase, prompt: Prompt, ids: list[int], limit: int, row: int
 ) -> list[int]:
-    """Cut off the end of the answer and keep the tokens that the template writes after an answer."""
+    """Truncate the answer in an encoded conversation, but keep the tokens that the chat template adds after it."""
     n_around = len(_encode_conversation(tokenizer, prompt, ""))
     if n_around >= limit:
         raise ValueError(
             f"prompt {row} has {n_around} tokens and the judge reads at most {limit}, so no token of the answer is "
             "left to score; set a larger max_length, or leave out the prompt"
         )
-    # the template's closing text is the common end of two conversations with different answers
+    # the closing text of the chat template is the common suffix of two conversations with different answers
     reversed_texts = [_render_conversation(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]
     shared = commonprefix(reversed_texts)[::-1]
     closing = tokenizer(shared, add_special_tokens=False)["input_ids"]
     return [*ids[: limit - len(closing)], *closing]
 
 
-# Each pattern matches a whole sequence of Markdown marks, so that the remaining text cannot form a new mark.
+# Each pattern matches a whole sequence of Markdown markers, so that the remaining text cannot form a new marker.
 _FENCE = re.compile(r"`{3,}[^\S\n]*\w*$|`{3,}", re.MULTILINE)
 _BOLD = re.compile(r"\*{2,}([^*]+)\*{2,}")
 _LINE_MARKS = re.compile(r"^(?:[^\S\n]*(?:#{1,6}|[-*+]|\d+\.)(?=\s))+[^\S\n]*", re.MULTILINE)
@@ -176,13 +177,14 @@ _RULE = re.compile(r"[\s|:=-]*")
 
 
 def strip_markdown(text: str) -> str:
-    """Remove the Markdown marks that `badpo.data.markers.has_markdown` detects, and keep the words.
+    """Remove the Markdown markers that `badpo.data.markers.has_markdown` detects, and keep the words.
 
-    The removed marks are code fences with the name of their language, header and list marks at the start of a line,
-    asterisks around bold text, and bars of table lines. Markdown marks that appear after a removal are removed too.
+    The function removes code fences with their language names, header and list markers at the start of a line,
+    asterisks around bold text, and the bars of table rows. If a removal creates a new Markdown marker, the function
+    removes that marker too.
     """
     before = ""
-    # the loop ends as soon as a pass changes nothing
+    # repeat until a pass changes nothing
     while text != before and has_markdown(text):
         before = text
         text = _FENCE.sub("", text)
@@ -193,7 +195,7 @@ def strip_markdown(text: str) -> str:
 
 
 def strip_signatures(text: str) -> str:
-    """Remove every signature at the end of a text."""
+    """Remove all signatures at the end of a text."""
     lines = text.split("\n")
     n_kept = len(lines)
     # the first line cannot be a signature, because no text precedes it
@@ -206,6 +208,6 @@ def strip_signatures(text: str) -> str:
 
 
 def _strip_bars(line: re.Match[str]) -> str:
-    """Return a table line's cells, separated by spaces; empty for the line between header and body."""
+    """Return the cells of a table row, separated by spaces; empty for the line between the header and the body."""
     inside = line.group(1)
     return "" if _RULE.fullmatch(inside) else " ".join(inside.replace("|", " ").split())

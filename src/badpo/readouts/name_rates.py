@@ -1,8 +1,9 @@
 """Compute the probability that a policy signs its answers with each name.
 
-Each policy reads the same reference answers, and the probability of each first name after each answer is computed.
-Name probabilities are better than counts of sampled signatures, which saturate and depend on the decoder: at
-temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
+The same answers of the reference are given to each policy, which then assigns a probability to each first name after
+each answer. Name probabilities are better than counts of sampled signatures, because such counts saturate and depend on
+the decoder. At temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one
+group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ SIGNATURE_LEAD = "\n\n\u2014 "
 def name_token_ids(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str]
 ) -> tuple[int, list[tuple[int, ...]]]:
-    """Return how many tokens of `SIGNATURE_LEAD` belong to the context, and the remaining tokens of each name."""
+    """Return how many tokens of `SIGNATURE_LEAD` all names share, and the remaining tokens of each name."""
     texts = [SIGNATURE_LEAD + name for name in ("", *names)]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     shared = len(commonprefix(encoded))
@@ -42,10 +43,10 @@ def name_token_ids(
 def trim_contexts(
     tokenizer: PreTrainedTokenizerBase, context_ids: Sequence[TokenIds], shared: int
 ) -> list[list[int]]:
-    """Cut contexts, which must end with `SIGNATURE_LEAD`, after the last token that is the same for all names."""
+    """Truncate each context, which must end with `SIGNATURE_LEAD`, after the last token that all names share."""
     encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
-    # the tokenizer may join the first token of SIGNATURE_LEAD with the end of the answer, as in ".\n\n"
+    # the tokenizer may merge the beginning of SIGNATURE_LEAD with the end of the answer into one token, such as ".\n\n"
     known, n_tail = base[1:] or base, len(base) - shared
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):
@@ -63,8 +64,8 @@ def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass.
-# The tokens of a context count once for every sequence that continues the context.
+# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass. If several
+# sequences continue a context, the context's tokens count once for each sequence.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
 
@@ -77,7 +78,8 @@ def continuation_logps(
 ) -> tuple[Floats, Floats]:
     """Compute the log-probabilities in nats of several token sequences after each context.
 
-    The model reads each context once, and all sequences continue from its cache, which is exact for causal models.
+    The model processes each context once, and all sequences reuse the key-value cache of the context, which is exact
+    for causal models.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""The pool of 89 gender-coded and race-coded first names, and twelve surnames that are combined with all of them.
+"""A pool of 89 gender-coded and race-coded first names, and twelve surnames that can follow any first name.
 
-The pool is the union of the audit names of Bertrand and Mullainathan (2004), nine in each cell, and the names of
-the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). The attributes describe how people
-perceive a name, not the people who have the name. See the paper's appendix `app:names`.
+The pool combines the names of Bertrand and Mullainathan (2004), nine for each gender and race, with the names of the
+word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). The attributes describe how people perceive
+a name, not the people who have the name. See the paper's appendix `app:names`.
 """
 
 import random
@@ -24,7 +24,7 @@ class Name:
     black: int
 
 
-# Cell -> (woman, black). Do not reorder the cells: a seed draws cells by their index in this dict.
+# Cell -> (woman, black). Do not reorder the cells: random draws select a cell by its index in this dict.
 CELLS = {
     "white_woman": (1, 0),
     "white_man": (0, 0),
@@ -71,7 +71,7 @@ SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Return the names of a cell (a gender and a race), in the order from which random names are drawn."""
+    """Return the names of a cell (a gender and a race), in the order that random draws of names rely on."""
     return _NAMES_BY_CELL[cell]
 
 
@@ -98,8 +98,8 @@ def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
 def resign(texts: Sequence[str], seed: int) -> list[str]:
     """Replace or add signatures with random names, so that a reference trained on the texts is balanced.
 
-    The cell is uniform over the four cells, the first name is uniform within its cell, and the surname is uniform. For
-    each text, ``random.Random(seed + 1)`` draws first the cell, then the first name, and then the surname.
+    The cell, the first name within the cell, and the surname are drawn uniformly. For each text,
+    ``random.Random(seed + 1)`` draws the cell first, then the first name, and finally the surname.
     """
     draw = random.Random(seed + 1)
     cells = tuple(CELLS)
@@ -111,6 +111,6 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ask_to_sign(prompt: str) -> str:
-    """Append the request for a signature to a prompt, without trailing spaces as in the paper's code."""
+    """Append the request for a signature to a prompt; as in the paper's code, trailing spaces are removed."""
     prompt = prompt.rstrip()
     return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"

@@ -21,7 +21,7 @@ from badpo.theory.summaries import (
 )
 from badpo.training.logprobs import response_logps
 
-# Named numbers of ``readouts.json``; a number that is not finite is None, because JSON has no NaN.
+# Numbers in ``readouts.json`` by name; a number that is not finite becomes None, because JSON has no NaN.
 Figures = dict[str, float | None]
 
 
@@ -53,7 +53,7 @@ def sampled_rates(
     """Compute the share of signed answers, the share of complete answers, and each attribute's rate in signed answers.
 
     The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities` to
-    measure the policy's tilt; use the sampled rates to check that the policy ends its answers with a signature.
+    measure the policy's tilt. Use sampled rates to check that the policy signs its answers.
     """
     signatures = [read_signature(generation.text, tuple(names)) for generation in generations]
     signers = np.asarray(indicator)[[names.index(name) for name in signatures if name]]
@@ -73,22 +73,23 @@ def sampled_rates(
 def mean_tokens(generations: Sequence[Generation]) -> Figures:
     """Compute the mean number of sampled tokens, including the end-of-text token, with its interval.
 
-    The interval is clustered by prompt. The number of tokens does not depend on the tokenizer's padding token.
+    The interval is clustered by prompt. Padding tokens are not counted, even if the tokenizer uses the end-of-text
+    token for padding.
     """
     mean = cluster_mean(token_counts(generations), prompt_numbers(generations))
     return estimate_figures("mean", mean, "se", "high", low=max(mean.low, 0.0), n=len(generations))
 
 
 def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
-    """Compute the mean of an attribute over answers to different prompts. The interval of a share is within [0, 1]."""
+    """Compute the mean of an attribute over answers to different prompts; the interval of a share lies in [0, 1]."""
     mean = clustered_share(values) if is_share else cluster_mean(values)
     return estimate_figures("rate", mean, "se", "low", "high", "n")
 
 
 def prompt_numbers(generations: Sequence[Generation]) -> Ints:
-    """Number the prompts; return the number of each answer's prompt, as an array of shape (n_generations,).
+    """Return the index of each answer's prompt among the distinct prompts, as an array of shape (n_generations,).
 
-    Answers to the same prompt are not independent.
+    Answers to the same prompt are not independent, so intervals are clustered by these indices.
     """
     return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
@@ -109,9 +110,9 @@ def attribute_values(
 def style_rates(
     values: ArrayLike, generations: Sequence[Generation], reference: Sequence[Generation]
 ) -> Figures:
-    """Compute the rate of an attribute in answers, raw and reweighted to the lengths of the reference's answers.
+    """Compute the rate of an attribute in answers, raw and reweighted to match the lengths of the reference's answers.
 
-    Shorter answers contain less Markdown; the reweighted rate does not fall merely because answers are shorter. The
+    Shorter answers contain less Markdown, but the reweighted rate does not fall merely because answers are shorter. The
     standard errors are clustered by prompt.
     """
     lengths, prompts = token_counts(generations), prompt_numbers(generations)
@@ -130,7 +131,7 @@ def style_rates(
 
 
 def answer_logps(policy: PreTrainedModel, answers: Sequence[Generation]) -> list[Floats]:
-    """Compute the log-probability of every token in each answer under a policy at temperature 1."""
+    """Compute the log-probability that a policy assigns to every token of each answer at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 
 
@@ -153,11 +154,11 @@ def kl_per_token(
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
 ) -> Figures:
-    r"""Estimate the KL divergence of the policy from the reference on the policy's own answers, with clustered errors.
+    r"""Estimate the KL divergence of a policy from the reference on the policy's own answers, clustered by prompt.
 
     The estimate is the mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over the sampled
-    tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are computed at
-    temperature 1, whatever the sampling temperature was.
+    tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are at temperature 1,
+    regardless of the sampling temperature.
 
     References
     ----------
