@@ -1,4 +1,4 @@
-"""Find votes that are not independent: repeated votes, votes that settle disagreements, and selective ties."""
+"""Find dependent votes: repeated votes, votes that settle disagreements, and selective ties."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -17,20 +17,20 @@ from badpo.estimation.significance import equal_bias_p_value, format_p_value
 from badpo.results.audit_json import TieRow, Voters
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes is the smallest number (two or more) that at least this share of comparisons has.
+# The usual number of votes is the smallest number from 2 upward that occurs on at least this share of comparisons.
 USUAL_SHARE = 0.05
-# Evidence requires at least this many comparisons with extra votes, and this many standard errors.
+# Finding adjudication requires at least this many comparisons with extra votes, and this many standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An adjudicator cast at least FEWEST_DECIDED votes.
-# At least the share NEARLY_ALL of an adjudicator's votes is on comparisons with extra votes.
+# An annotator counts as an adjudicator with at least FEWEST_DECIDED votes,
+# of which at least the share NEARLY_ALL is on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 
 
 class Adjudication(NamedTuple):
-    """Votes that settle disagreements (``late``), and the shares of disagreeing vote pairs on a comparison.
+    """Mask of the votes that settle disagreements (``late``), and shares of vote pairs that disagree.
 
-    ``disagree`` is the share on comparisons with more than ``n_usual`` votes, ``disagree_usually`` the share on
-    comparisons with ``n_usual`` votes.
+    ``disagree`` is the share of disagreeing pairs on comparisons with more than ``n_usual`` votes, and
+    ``disagree_usually`` is the share on comparisons with ``n_usual`` votes.
     """
 
     late: Bools
@@ -40,11 +40,11 @@ class Adjudication(NamedTuple):
 
 
 def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
-    """Return the judgments used for estimates, and a notice for each kind of omitted judgment.
+    """Return the judgments used for estimation, and a notice or warning for each kind of omitted judgment.
 
-    If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
-    because repeated votes share the annotator's taste. Votes in both orders of the responses are kept if the position
-    is a declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also left out.
+    If an annotator votes several times on the same comparison with the same attribute differences, only the first vote
+    is used, because repeated votes are dependent. Votes in both orders of the responses are kept if the position is a
+    declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also excluded.
     """
     if not judgments.has_identities:
         return judgments, []
@@ -58,7 +58,7 @@ def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Prob
     if adjudication := find_adjudicating_votes(comparison, sign, annotator):
         late = np.zeros(judgments.n_votes, dtype=bool)
         late[np.flatnonzero(is_first)[adjudication.late]] = True
-        # If a first vote is left out, the same annotator's vote in the other order is also left out.
+        # If a first vote is excluded, the same annotator's vote in the other order is also excluded.
         pairs = pd.MultiIndex.from_frame(keys)
         late = pairs.isin(pairs[late])
         is_used &= ~late
@@ -80,25 +80,25 @@ def _report_repeated_votes(n: int) -> Iterator[Problem]:
 
 
 def _report_adjudication(found: Adjudication, n: int) -> Problem:
-    """W441: votes were cast because earlier votes disagreed; ``n`` votes are known to have come later."""
+    """W441: votes were added to comparisons whose earlier votes disagreed; ``n`` of these votes can be identified."""
     shares = (
-        f"on comparisons with more than {found.n_usual} votes {found.disagree:.0%} of the pairs of votes disagree, on "
-        f"the other comparisons {found.disagree_usually:.0%}"
+        f"{found.disagree:.0%} of vote pairs disagree on comparisons with more than {found.n_usual} votes, and "
+        f"{found.disagree_usually:.0%} on other comparisons"
     )
     if not n:
         return Problem(
             "W441",
             f"comparisons with disagreeing votes were judged again (adjudication): {shares}. The table does not show "
-            "which votes came later, so differences between annotators and between classes may come from the selection "
-            "of comparisons alone",
+            "which votes came later, so differences between annotators and between classes may result from the "
+            "selection of comparisons alone",
             "column annotator",
             "sort the rows by the time of the vote, first votes first",
         )
     return Problem(
         "W441",
         f"{counted(n, 'judgment')} were cast because the first votes on the comparison disagreed (adjudication): "
-        f"{shares}. Every estimate leaves these votes out, because a selection of comparisons by their votes makes "
-        "annotators and classes seem to differ",
+        f"{shares}. All estimates exclude these votes, because selecting comparisons by their votes makes annotators "
+        "and classes seem to differ",
         "column annotator",
         "no action is needed; to compare adjudicators with others, have them judge random comparisons",
         n,
@@ -108,21 +108,20 @@ def _report_adjudication(found: Adjudication, n: int) -> Problem:
 def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
     r"""Find votes that were cast because the first votes on a comparison disagreed; return None if there are none.
 
-    Unless somebody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws. At most
-    half of all pairs of votes then disagree:
+    If nobody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws, and at most
+    half of all vote pairs disagree:
 
     .. math:: E\Bigl[\frac{2 w (n - w)}{n (n - 1)}\Bigr] = E[2 p (1 - p)] \le \frac12
 
-    with w of n votes for one side. Adjudication is found if the share of disagreeing pairs lies above one half on
-    comparisons with more votes than usual and below one half on comparisons with the usual number, each by more than
-    ``SURE`` standard errors. The late votes are first the votes of annotators who judged almost only comparisons with
-    more votes than usual, and then all votes beyond the usual number in the order of the rows. No vote is called late
-    if the remaining votes agree on more than a few of these comparisons, because the rows are then not in the order
-    of time.
+    where w of the n votes are for one side. The function finds adjudication if the share of disagreeing pairs is above
+    one half on comparisons with more votes than usual and below one half on comparisons with the usual number, each by
+    more than ``SURE`` standard errors. Late votes are the votes of annotators who judged almost only comparisons with
+    more votes than usual, and all other votes that exceed the usual number in row order. If the remaining votes agree
+    on more than a few of the extended comparisons, the rows are not in chronological order, and no vote counts as late.
 
     Examples
     --------
-    Annotators 0 and 1 disagree on every third of 90 comparisons, and annotator 2 decides:
+    Annotators 0 and 1 disagree on 30 of 90 comparisons, and annotator 2 decides these 30:
 
     >>> two, three = np.repeat(np.arange(60), 2), np.repeat(np.arange(60, 90), 3)
     >>> sign = np.append(np.ones(120, int), np.tile([1, -1, 1], 30))
@@ -162,21 +161,21 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # Significance level, over all attributes, of the tests for selective ties.
 SELECTIVE = 0.05
-# Larger differences count as this multiple of the median difference, so that a few of them do not dominate the test.
+# The test caps differences at this multiple of the median, so that a few large differences do not dominate.
 MOST_SIZE = 3.0
 
 
 def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
-    """For each attribute of the responses, the effect of omitting ties; empty without ties or with only their counts.
+    """Effect of omitting ties, for each attribute of the responses; empty if the table has no rows for ties.
 
     A row has ``n``, the number of ties on comparisons whose sides differ; ``n_annotators``, ``n_people`` and
     ``is_dominated``, which describe who called these ties or the other ties; ``differing_share`` and ``alike_share``,
-    the share of ties among judgments whose sides differ and whose sides do not; ``size_p``, the p-value of the
-    hypothesis that ties do not depend on the difference (on its size for a continuous attribute); ``annotators_p``,
-    the p-value of the hypothesis that annotators call ties equally often on the same comparisons whose sides differ;
-    ``is_selective``, whether either test rejects at 5 % over all attributes; and the pool's log-odds if ties are left
-    out (``log_odds``), count as half a vote for each side (``log_odds_half``), or count as votes for the side without
-    or with the attribute (``log_odds_low``, ``log_odds_high``).
+    the shares of ties among judgments whose sides differ and among judgments whose sides do not differ; ``size_p``, the
+    p-value of the hypothesis that ties do not depend on the difference (on its size for a continuous attribute);
+    ``annotators_p``, the p-value of the hypothesis that annotators call ties equally often on the same comparisons
+    whose sides differ; ``is_selective``, whether either test rejects at 5 % over all attributes; and the pool's
+    log-odds if ties are left out (``log_odds``), count as half a vote for each side (``log_odds_half``), or count as
+    votes for the side without or with the attribute (``log_odds_low``, ``log_odds_high``).
     """
     of_texts = [one for one in judgments.attributes if one.scope != "judgment"]
     if judgments.ties is None or not of_texts:
@@ -187,7 +186,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
     models = {*judgments.annotators["pseudonym"][judgments.annotators["model"].notna()]}
     callers = votes["annotator"].where(is_tie_all)
-    # The shares of ties count all judgments; the tests count only an annotator's first vote on a comparison.
+    # The shares of ties are over all judgments; the tests use only an annotator's first vote on each comparison.
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     votes, delta = votes[first], delta[first]
     sign, is_tie = votes["sign"].to_numpy(), (votes["sign"] == 0).to_numpy()
@@ -199,7 +198,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
         )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # number of ties counted as votes for the response with the attribute, and total number of counted ties
+        # (ties counted as votes for the response with the attribute, all counted ties)
         ways = (0, 0), (n_ties / 2, n_ties), (0, n_ties), (n_ties, n_ties)
         log_odds = logit([(won + more) / max(n_votes + n, 1) for more, n in ways]).tolist()
         rows[attribute.name] = {
@@ -219,7 +218,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
 
 
 def _describe_callers(groups: Sequence[pd.Series], models: Collection[str]) -> Voters:
-    """Describe the annotators who called ties: the smallest numbers over groups of ties, and whether one dominates."""
+    """Smallest numbers of annotators and people who called a group of ties, and whether few people dominate a group."""
     counts = [group.value_counts() for group in groups if group.notna().any()]
     people = [each[~each.index.isin(models)] for each in counts]
     return {
@@ -239,17 +238,17 @@ def find_selective_ties(ties: Mapping[str, TieRow]) -> list[Problem]:
         }
         found = (f"{reason} ({format_p_value(p)})" for reason, p in reasons.items() if p < SELECTIVE)
         what = (
-            f"ties are selective: {' and '.join(found)}. The audit leaves ties out, so an annotator who calls a tie "
-            "instead of voting for one side seems biased: biases, flags and tau may come from ties"
+            f"ties are selective: {' and '.join(found)}. The audit excludes ties, so annotators who call a tie "
+            "instead of voting for one side seem biased. Biases, flags and tau may be artifacts of the ties"
         )
-        remedy = "ask annotators for a choice instead of a tie; compare flags with the number of ties in annotators.csv"
+        remedy = "ask annotators to choose a side; compare flags with the number of ties in annotators.csv"
         if row["is_selective"]:
             problems.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
     return problems
 
 
 def name_votes(judgments: Judgments) -> pd.DataFrame:
-    """Return a table with the ids of each vote; the tables of votes and ties use the same ids."""
+    """Return a table with the ids of each vote; tables of votes and of ties use the same ids."""
     votes, comparison = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
@@ -275,7 +274,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # The p-value is the probability that, by chance, responses differ in the attribute for all ties or for none.
+        # The p-value is the probability that the sides of all ties differ (or that none differ) by chance.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():
