@@ -10,6 +10,7 @@ from badpo.data.attributes import Attribute, LengthWords, WordList
 from badpo.data.judgments import Judgments
 from badpo.readouts.heldout import (
     align_theta,
+    find_revealing_figures,
     heldout_accuracy,
     measure_tilt,
     vote_accuracy,
@@ -169,3 +170,20 @@ def test_the_paired_interval_is_that_of_a_bootstrap_of_prompts_and_narrower_than
     assert found.se == pytest.approx(np.std(drawn), rel=0.06)
     assert found.low < 0.4 < found.high and found.n == 100
     assert found.se < 0.5 * measure_tilt(margins[0], votes)[0]["woman"]["se"]
+
+
+@pytest.mark.parametrize(
+    ("n_votes", "told"),
+    [
+        ([2] * 5, []),
+        ([2] * 4, ["woman", "any"]),
+        ([40, 2, 2, 2, 2], ["woman", "any"]),
+        ([14], ["woman", "any"]),
+    ],
+)
+def test_figures_that_few_people_determine_are_found(n_votes, told):
+    annotator = np.repeat(np.arange(len(n_votes)), n_votes)
+    n = len(annotator)
+    votes = judgments([1] * n, [*range(n)], annotator, [0, 1] * (n // 2), classes="A" * len(n_votes))
+    votes.annotators["model"] = None
+    assert find_revealing_figures(votes) == told

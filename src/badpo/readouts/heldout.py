@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.auditing.pool_bias import swap_pair_sides
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import withheld_classes
+from badpo.data.privacy import is_about_few, is_dominated, withheld_classes
 from badpo.readouts.sampled import Figures, estimate_figures, figures
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import (
@@ -42,11 +42,35 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
     BA-DPO, Appendix `app:readouts`, "Held-out accuracy and the gap".
     """
     correct = judgment_margins(margins, judgments) > 0
-    prompts = judgments.prompt_of_votes()
+    prompts, groups = judgments.prompt_of_votes(), _find_cross_votes(judgments)
+    return {name: group_accuracy(correct, cross, prompts) for name, cross in groups.items()}
+
+
+def find_revealing_figures(judgments: Judgments) -> list[str]:
+    """Find the attributes whose held-out figures would reveal too much about individual people.
+
+    The figures of an attribute are revealing if the cross-group votes or the same-group votes are from fewer than five
+    people, or if one to four people cast too many of these votes (`is_dominated`).
+    """
+    is_person = judgments.annotators["model"].isna().to_numpy()
+    annotator = judgments.votes["annotator"].to_numpy()
+
+    def is_revealing(votes: Bools) -> bool:
+        n_votes = np.bincount(annotator[votes], minlength=len(is_person))
+        is_few = is_about_few(int((n_votes > 0).sum()), int((n_votes[is_person] > 0).sum()))
+        return bool(votes.any() and (is_few or is_dominated(n_votes[is_person])))
+
+    if not judgments.has_identities:
+        return []
+    groups = _find_cross_votes(judgments).items()
+    return [name for name, cross in groups if is_revealing(cross) or is_revealing(~cross)]
+
+
+def _find_cross_votes(judgments: Judgments) -> dict[str, Bools]:
+    """Mark the cross-group votes of each attribute, and of any attribute."""
     cross = judgments.cross_group()
-    masks = dict(zip(judgments.attribute_names, cross.T, strict=True))
-    masks["any"] = cross.any(axis=1)
-    return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
+    names = (*judgments.attribute_names, "any")
+    return dict(zip(names, [*cross.T, cross.any(axis=1)], strict=True))
 
 
 def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:

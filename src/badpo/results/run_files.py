@@ -15,7 +15,6 @@ from scipy.special import ndtri
 
 from badpo.data.attributes import Config
 from badpo.data.files import RUN_RECIPE, made_here, require_safe_to_read, run_damage
-from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
 from badpo.objective.registry import PLACEBO as PLACEBO_OBJECTIVE
@@ -143,6 +142,7 @@ class Readouts(_Content):
     log_ratio: Measured | None = None
     by_prompt: dict[str, StoredSums] = {}
     votes: dict[str, dict[str, Measured]] = {}
+    revealing: list[str] = []  # attributes whose held-out figures are about too few people to be published
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
     answers: list[dict[str, str]] = []  # each has a prompt and an answer, which may be truncated
@@ -287,10 +287,9 @@ class Run:
         """Return the estimate at a path in the readouts, such as "heldout", "length"; None if nothing was measured.
 
         If no interval was recorded, the function computes a normal interval from the standard error, or NaN. The result
-        is also None if the estimate is from the votes of fewer than five people.
+        is also None if the estimate would reveal too much about the held-out votes of individual people.
         """
-        people = self.bias.annotators
-        if place[0] in ("heldout", "votes") and people and is_about_single_people(people):
+        if place[0] in ("heldout", "votes") and place[1] in self.readouts.revealing:
             return None
         cell = self.measured(*place)
         if cell.value is None:

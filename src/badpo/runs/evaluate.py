@@ -54,7 +54,7 @@ from badpo.training.recipe import NO_SOURCES, RunSources, read_run_recipe
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5  # version of the measurements; if it changes, finished runs are measured again
+VERSION = 6  # version of the measurements; if it changes, finished runs are measured again
 RUN_VERSION = 1  # version of the measurements that only `evaluate_run` makes
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
@@ -147,6 +147,7 @@ def measure(
             "log_ratio": heldout.log_ratio_per_token(ratios, stage.judged),
             "heldout": heldout.heldout_accuracy(margins, stage.judged),
             "votes": heldout.vote_accuracy(margins, theta, stage.judged),
+            "revealing": heldout.find_revealing_figures(stage.judged),
             "kl": sampled.divergence(policy, stage.model, drawn, 1.0, 1.0),
         }
     progress(what, 0.8)
