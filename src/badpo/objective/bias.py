@@ -1,12 +1,12 @@
-r"""The bias term of the annotators: a few parameters that are trained and saved next to the policy.
+r"""The annotators' bias term: a few parameters that are trained along with the policy and saved next to it.
 
 .. math:: \theta_k = m_k \left(\bar\theta + \delta_{c(k)} + \varepsilon_k\right) + f_k
 
 The mean, the class offset and the deviation are optional parameters. The mask m and the fixed part f are constants.
-Every variant of BA-DPO, and DPO itself, is a choice of these parts.
+Every variant of BA-DPO, and DPO itself, uses some of these parts.
 """
 
-# mypy does not read the source of torch, so torch's classes are untyped
+# mypy does not read torch's source code, so torch's classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, Json, write_atomica
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
-# Parts of theta, from the coarsest grouping of the annotators to the finest.
+# Parts of theta, ordered from the coarsest grouping of annotators to the finest.
 PARTS = ("mean", "class_offset", "deviation")
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class BiasSummary(TypedDict):
-    """Contents of `BiasTerm.summary`; the inner keys are attributes and the names of classes or annotators."""
+    """Return type of `BiasTerm.summary`. The inner keys are names of attributes, classes or annotators."""
 
     parameters: dict[str, dict[str, float] | dict[str, dict[str, float]]]
     theta: dict[str, dict[str, float]]
@@ -79,12 +79,12 @@ class BiasTerm(torch.nn.Module):
     Attributes
     ----------
     parts : tuple of str
-        Parts that are used. A part is left out if it groups the annotators exactly like a coarser part, because theta
+        Parts that are used. If a part groups the annotators exactly like a coarser part, it is dropped, because theta
         would otherwise take every step twice: with one annotator, {mean, deviation} becomes {mean}. Annotators whose
         mask is 0 do not count.
     mean, class_offset, deviation : Parameter or None
         One row for each class or annotator, float32, initially zero. Training does not constrain them: the deviations
-        need not add up to zero.
+        need not sum to zero.
     extra : dict
         Further entries that `load` found in the files.
 
@@ -119,12 +119,12 @@ class BiasTerm(torch.nn.Module):
         self.annotators = _require_distinct(annotators, "annotator")
         if not self.annotators:
             raise ConfigError(
-                "a bias term needs at least one annotator; if nobody is identified, use one annotator for all votes"
+                "a bias term needs at least one annotator; if the votes name no annotators, use one for all votes"
             )
         if unknown := next((part for part in parts if part not in PARTS), None):
             hint = did_you_mean(unknown, PARTS)
             raise ConfigError(
-                f'unknown part "{unknown}" of the bias.{hint} The parts are {", ".join(PARTS)}'
+                f'unknown part "{unknown}" of the bias term.{hint} Choose from {", ".join(PARTS)}'
             )
         self.annotator_class = tuple(annotator_class) if annotator_class is not None else None
         labels = self.annotator_class or ()
@@ -154,7 +154,7 @@ class BiasTerm(torch.nn.Module):
 
     @property
     def variant(self) -> str:
-        """Name in `VARIANTS` for the combination of parts; without a name, the parts joined by plus signs."""
+        """Name of this combination of parts in `VARIANTS`, or the parts joined by plus signs if it has no name."""
         names = (name for name, parts in VARIANTS.items() if parts == self.parts)
         return next(names, " + ".join(self.parts))
 
@@ -177,19 +177,19 @@ class BiasTerm(torch.nn.Module):
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
-        """Compute each judgment's bias logit of response a over b, with the precision of ``delta``.
+        """Compute the bias logit of response a over b for each judgment, in the precision of ``delta``.
 
-        The result has the shape (n_judgments,). ``annotator`` has the index of each judgment's annotator. An unknown
-        annotator has the index -1 and gets the mean theta of the pool.
+        The result has the shape (n_judgments,). ``annotator`` contains the index of each judgment's annotator. An
+        unknown annotator has the index -1 and gets the mean theta of the pool.
         """
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
-        # the last row is the mean theta of the pool, which the index -1 selects
+        # index -1 selects the last row, which is the mean theta of the pool
         logits = bias_logit(with_unknown[annotator], delta)
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Using the first learned part, set every annotator's theta to ``shared_bias``, of shape (n_attributes,)."""
+        """Set every annotator's theta to ``shared_bias``, of shape (n_attributes,), through the first learned part."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)
@@ -197,10 +197,10 @@ class BiasTerm(torch.nn.Module):
     def start_at(self, theta: Tensor) -> None:
         """Set the parts so that theta equals a given array of shape (n_annotators, n_attributes).
 
-        The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each of these
-        parameters is set to a mean over annotators with learned theta: the mean of theta minus the parameters that have
-        been set already. If the bias term has no deviations, it may represent ``theta`` only approximately. The method
-        ignores rows of annotators whose mask is 0.
+        The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each step
+        subtracts the parameters that are already set from ``theta`` and averages the rest over the annotators whose
+        theta is learned. A bias term without deviations may only approximate ``theta``. Rows of annotators whose mask
+        is 0 are ignored.
 
         Examples
         --------
@@ -226,7 +226,7 @@ class BiasTerm(torch.nn.Module):
             remainder = remainder - values[groups[part]]
 
     def _check_start(self, values: Tensor, shape: torch.Size, read: Tensor | None = None) -> Tensor:
-        """Return ``values`` in float32; `ConfigError` if the shape is wrong or a row in ``read`` is not finite."""
+        """Return ``values`` as float32; raise `ConfigError` if they have another shape or a used row is not finite."""
         values = torch.as_tensor(values, dtype=torch.float32).to(self.fixed.device)
         if values.shape != shape:
             raise ConfigError(
@@ -239,16 +239,17 @@ class BiasTerm(torch.nn.Module):
             )
         if not self.parts:
             raise ConfigError(
-                "warm_start sets the first value of theta, but this bias term learns no theta; use warm_start: zero"
+                "warm_start sets the initial value of theta, but this bias term learns no theta; use warm_start: zero"
             )
         return values
 
     def summary(self) -> BiasSummary:
         """Parameters, theta, mean of theta and deviations from this mean, by name.
 
-        How theta is divided into ``parameters`` depends on the course of training. The votes do not identify
-        ``theta_mean``, which the anchor determines. In a connected pool, the votes identify ``centred_deviations``; the
-        mean of the parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
+        The split of theta into ``parameters`` depends on the path that training took. The anchor determines
+        ``theta_mean``, which the votes do not identify. In a connected pool, the votes identify ``centred_deviations``.
+        Unlike these, the parameter ``deviation`` need not have a mean of zero. Estimates of individual annotators are
+        personal data.
 
         Examples
         --------
@@ -280,7 +281,7 @@ class BiasTerm(torch.nn.Module):
         }
 
     def save(self, folder: str | os.PathLike[str], extra: Json | None = None) -> None:
-        """Write ``bias.safetensors``, and then ``bias.json`` with a checksum, the row names, and ``extra``."""
+        """Write ``bias.safetensors`` first, then ``bias.json`` with its checksum, the row names and ``extra``."""
         folder = Path(folder)
         state = self.state_dict().items()
         content = tensors_to_bytes({name: tensor.cpu().contiguous() for name, tensor in state})
@@ -299,7 +300,7 @@ class BiasTerm(torch.nn.Module):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> BiasTerm:
-        """Read the files written by `save`, without rounding; raise `BiasFileError` if files are missing or damaged."""
+        """Read the files that `save` wrote, without rounding; raise `BiasFileError` if a file is missing or damaged."""
         folder = Path(folder)
         try:
             content = (folder / TENSORS_FILE).read_bytes()
@@ -313,7 +314,7 @@ class BiasTerm(torch.nn.Module):
             bias.extra = description["extra"]
         except OSError as error:
             raise BiasFileError(
-                f"{error.filename or folder} does not exist; give the folder of a finished run or a checkpoint"
+                f"{error.filename or folder} does not exist; give the folder of a finished run or of a checkpoint"
             ) from error
         except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise BiasFileError(
@@ -348,7 +349,7 @@ def _expand_fixed(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
     fixed = torch.as_tensor(fixed, dtype=torch.float32)
     if fixed.shape not in (shape, shape[1:]):
         raise ConfigError(
-            f"the fixed part of theta needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}"
+            f"the fixed part of theta must have the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}"
         )
     return fixed.expand(shape).clone()
 
@@ -358,5 +359,5 @@ def _check_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
         return torch.ones(n_annotators)
     mask = torch.as_tensor(mask, dtype=torch.float32)
     if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
-        raise ConfigError(f"the mask needs the value 0 or 1 for each of the {n_annotators} annotators")
+        raise ConfigError(f"the mask must contain a 0 or a 1 for each of the {n_annotators} annotators")
     return mask.clone()

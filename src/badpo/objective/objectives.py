@@ -1,10 +1,10 @@
-r"""Objectives: the judgment weights in an optimizer step, and the normaliser of these weights.
+r"""Objectives, which weight the judgments of an optimizer step and return the normaliser of these weights.
 
-An objective is called once for each optimizer step, before the forward passes, with the judgments of the whole step:
+An objective is called once per optimizer step, before the forward passes, with all judgments of the step:
 
 .. math:: \mathcal{L} = \frac{1}{n} \sum_j w_j \ell_j, \qquad (w, n) = \text{objective}(\text{step})
 
-The loss therefore does not depend on the division of the step into micro-batches or processes. Every process calls
+The loss therefore does not depend on how the step is divided into micro-batches or among processes. Every process calls
 the objective with its own share of the step, and the normalisers of the shares are added up.
 
 An objective also defines the weights of a response's tokens, the loss of a judgment, and a state that it updates after
@@ -60,15 +60,15 @@ class Step:
 
 
 class VoteWeights:
-    """Weight every judgment by its weight in the votes table: DPO and BA-DPO.
+    """Weight every judgment by its weight in the votes table, as in DPO and BA-DPO.
 
-    If all weights are 1, the loss is the mean over the step's judgments, Eq. `barp_dpo_loss`. A vote of weight 2 counts
-    as two equal votes. Other objectives extend this class; their state is saved with every checkpoint.
+    If all weights are 1, the loss is the mean over the step's judgments, as in Eq. `barp_dpo_loss`. A vote of weight 2
+    counts as two equal votes. Other objectives extend this class. Every checkpoint contains the objective's state.
 
     Attributes
     ----------
     in_log_odds : bool
-        Whether theta is in log-odds, so that training may start at an estimate from the votes.
+        Whether theta is in log-odds. Only then may training start at an estimate from the votes.
     weighs_tokens : bool
         Whether the trainer calls `token_weights`.
     follows_votes : bool
@@ -87,7 +87,7 @@ class VoteWeights:
     follows_votes = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the vote weights, of shape (n_judgments,), and their sum as the normaliser, both in float64.
+        """Return the vote weights, of shape (n_judgments,), and their sum, which is the normaliser; both are float64.
 
         If a process has no judgments in the step, its normaliser is 0.
         """
@@ -95,10 +95,10 @@ class VoteWeights:
         return weights, weights.sum()
 
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
-        """For responses a and b of each comparison, return the weight of each token's log-ratio in the margin.
+        """Return the weights of the token log-ratios in the margin, for responses a and b of each comparison.
 
-        ``lengths`` (n_comparisons, 2) has the numbers of tokens, ``comparison`` has the positions of the comparisons
-        in the training data, and ``step`` is the number of earlier optimizer steps.
+        ``lengths`` (n_comparisons, 2) contains the token counts, ``comparison`` contains the positions of the
+        comparisons in the training data, and ``step`` is the number of earlier optimizer steps.
         """
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
@@ -111,10 +111,10 @@ class VoteWeights:
         return judgment_loss(margins, bias_logits, sign)
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Update the state with the votes of the whole step; after the step, every process passes the same votes."""
+        """Update the state after a step; every process passes the same votes, which are those of the whole step."""
 
     def metrics(self) -> Metrics:
-        """Return figures for the log that describe the objective's state."""
+        """Return metrics on the objective's state for the log."""
         return {}
 
     def state_dict(self) -> Tensors:
@@ -127,7 +127,7 @@ class VoteWeights:
         needed = {name: list(values.shape) for name, values in self.state_dict().items()}
         if saved != needed:
             raise ValueError(
-                f"the checkpoint has {saved or 'no state of an objective'}, but this run needs {needed or 'no state'}; "
+                f"the checkpoint has {saved or 'no objective state'}, but this run needs {needed or 'no state'}; "
                 "resume with the objective of the checkpoint, or start a new run"
             )
 
@@ -140,7 +140,7 @@ SMALLEST_WEIGHT = 1e-4
 
 
 class GroupWeights(VoteWeights):
-    r"""Weights of annotator groups, which exponentiated-gradient steps update using the groups' losses.
+    r"""Weights of annotator groups, updated by exponentiated-gradient steps on the groups' losses.
 
     .. math:: \mathcal{L} = \frac{\sum_j q_{g(j)} w_j \ell_j}{\sum_j q_{g(j)} w_j}, \qquad
         q_g \leftarrow q_g\, e^{\eta \bar\ell_g}
@@ -150,8 +150,8 @@ class GroupWeights(VoteWeights):
     increases the weight of the group with the highest loss, which is Group-DRO. A negative eta decreases it, which is
     the paper's adaptation of Crowd-PrefRL: votes that the policy does not predict are considered unreliable.
 
-    ``group`` has the number of each annotator's group, counted from 0. In the paper ``eta`` is 0.5 for Group-DRO and
-    -0.5 for Crowd-PrefRL.
+    ``group`` contains the number of each annotator's group, counted from 0. In the paper ``eta`` is 0.5 for Group-DRO
+    and -0.5 for Crowd-PrefRL.
 
     References
     ----------
@@ -178,12 +178,12 @@ class GroupWeights(VoteWeights):
         self._weight = torch.ones(self.n_groups, dtype=torch.float64)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the votes' weights times their groups' weights, and their sum."""
+        """Multiply each vote's weight by its group's weight; return the products and their sum."""
         weights = self._weight[self._group[step.annotator]] * step.vote_weight.double()
         return weights, weights.sum()
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Update the weights of the groups with a judgment in the step."""
+        """Update the weight of every group that has a judgment in the step."""
         losses = votes.loss.double()
         columns = torch.stack([losses, torch.ones_like(losses)], dim=1)
         sums = torch.zeros(self.n_groups, 2, dtype=torch.float64)
@@ -194,7 +194,7 @@ class GroupWeights(VoteWeights):
         self._weight /= self._weight.mean()
 
     def metrics(self) -> Metrics:
-        """Standard deviation and maximum of the weights, rounded to two decimals to protect annotators' privacy."""
+        """Standard deviation and maximum of the group weights, rounded to two decimals to protect the annotators."""
         spread, most = self._weight.std(correction=0).item(), self._weight.max().item()
         return {"groups/weight_sd": round(spread, 2), "groups/weight_max": round(most, 2)}
 
@@ -209,11 +209,11 @@ class GroupWeights(VoteWeights):
 
 
 class SampledTokens(VoteWeights):
-    """SamPO: from the longer response, only a random sample with as many tokens as the shorter response counts.
+    """SamPO: of the longer response, only a random sample of tokens counts, as many as the shorter response has.
 
     Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
-    and the comparison. The sample is therefore the same however the step is divided into micro-batches, for any number
-    of processes, and in a resumed run.
+    and the comparison. Micro-batches and the number of processes therefore do not change the sample, and a resumed run
+    draws the same one.
 
     References
     ----------
@@ -296,7 +296,7 @@ class IdentityPreference(VoteWeights):
         self.beta = float(beta)
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """Return, for each token of a response, the reciprocal of the response's number of tokens."""
+        """Weight every token of a response by the reciprocal of the response's token count."""
         return np.full(n_tokens, 1 / n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
@@ -305,7 +305,7 @@ class IdentityPreference(VoteWeights):
 
 
 class PlaceboWeights(VoteWeights):
-    r"""DPO with vote weights that cancel the shared bias toward the declared attributes: the placebo for real votes.
+    r"""The placebo objective: DPO with vote weights that cancel the shared bias toward the declared attributes.
 
     .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
 
@@ -319,8 +319,8 @@ class PlaceboWeights(VoteWeights):
 
     Examples
     --------
-    Three quarters of the votes are for the response with the attribute. The votes against this response get three
-    times the weight of the other votes:
+    If three quarters of the votes are for the response with the attribute, each vote against this response gets three
+    times the weight of a vote for it:
 
     >>> step = Step(sign=torch.tensor([1.0, 1, 1, -1] * 500), annotator=torch.zeros(2000, dtype=torch.long),
     ...             delta=torch.ones(2000, 1), vote_weight=torch.ones(2000))
@@ -337,7 +337,7 @@ class PlaceboWeights(VoteWeights):
         self._window = VoteWindow()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the votes' weights times the weights that cancel the bias, and their sum."""
+        """Multiply the vote weights by the weights that cancel the bias; return the products and their sum."""
         weights = step.vote_weight.double() * self._cancelling_weights(step.sign, step.delta)
         return weights, weights.sum()
 
@@ -345,7 +345,7 @@ class PlaceboWeights(VoteWeights):
         return torch.exp(-sign.double() * (delta.double() @ self._theta) / 2)
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Add the votes of a step; every few steps, update theta from the latest votes."""
+        """Add the votes of a step, and update theta from the latest votes every few steps."""
         vote_weight = votes.weight / self._cancelling_weights(votes.sign, votes.delta)
         latest = self._window.add(replace(votes, weight=vote_weight))
         if latest is None:
@@ -371,13 +371,13 @@ class PlaceboWeights(VoteWeights):
 
 
 def fit_balancing_bias(sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor) -> Tensor:
-    r"""Fit theta such that, along every attribute, the gradient of DPO's loss on the weighted votes is zero.
+    r"""Fit the theta for which the gradient of DPO's loss on the weighted votes is zero along every attribute.
 
     .. math:: \sum_j w_j\, e^{-s_j \theta \cdot d_j / 2}\, \sigma(-s_j u_j)\, s_j d_j = 0
 
-    The result is float64 of shape (n_attributes,). The solution of the equation is the minimum of a convex function. A
-    weak prior keeps theta finite if all votes have the same direction (`fit_shared_bias`). If the
-    votes have the probabilities :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
+    The result is float64 of shape (n_attributes,). The equation's solution is the minimum of a convex function. A weak
+    prior keeps theta finite if all votes point in the same direction (`fit_shared_bias`). If the votes have the
+    probabilities :math:`\sigma(s (u + \theta_0 \cdot d))`, the expected solution is :math:`\theta_0`.
 
     Examples
     --------
@@ -403,7 +403,7 @@ def votes_of(judgments: Judgments) -> Step:
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Number the groups from 0; a group is a class of annotators or, for "annotator", a single annotator."""
+    """Return each annotator's group number from 0; a group is a class, or for "annotator" a single annotator."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":

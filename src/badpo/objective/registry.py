@@ -1,4 +1,4 @@
-"""Names of the objectives that a recipe, TRL's keys or a user's file can select.
+"""Names of the objectives that a recipe or TRL's keys can select and to which a user's file can add.
 
 This module does not load torch, so a recipe with an unknown objective is rejected immediately.
 """
@@ -19,18 +19,18 @@ from badpo.data.problems import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from badpo.objective.objectives import Objective
 
-# Baselines of `compare`: the DPO policy is trained with the vote weights in the table.
-# The placebo policy is trained with weights that cancel the votes' shared bias.
+# Baselines of `compare`. The DPO baseline uses the vote weights in the table.
+# The placebo baseline uses weights that cancel the votes' shared bias.
 DPO, PLACEBO = "dpo", "placebo"
 
 
 def _objectives() -> ModuleType:
-    """Import the module with the objectives, which loads torch."""
+    """Import the module that defines the objectives; this loads torch."""
     return importlib.import_module("badpo.objective.objectives")
 
 
-# For each objective's name, a function that creates the objective from the training judgments and the run's settings.
-# Each function takes the judgments, the run's seed and beta, and the objective's settings from the recipe.
+# Map each objective's name to a function that creates the objective.
+# Each function takes the training judgments, the run's seed and beta, and the objective's settings from the recipe.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
@@ -49,7 +49,7 @@ _TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
 
 
 def objective_of_loss(loss_type: object) -> str | None:
-    """Name in `OBJECTIVES` for the loss that TRL's key ``loss_type`` selects; None if there is no such objective."""
+    """Name in `OBJECTIVES` of the loss that TRL's key ``loss_type`` selects, or None if there is no such objective."""
     losses = [loss_type] if isinstance(loss_type, str) else loss_type
     if not isinstance(losses, list) or len(losses) != 1:
         return None
@@ -58,7 +58,7 @@ def objective_of_loss(loss_type: object) -> str | None:
 
 
 def objective_of_trl_keys(loss_type: object, ld_alpha: float | None) -> tuple[Json, str]:
-    """Return the objective that TRL's keys select, as a recipe block, and the selecting key ("" for the default)."""
+    """Return the recipe block of the objective that TRL's keys select, and the key that selects it ("" by default)."""
     name = objective_of_loss(loss_type)
     if name not in (None, "votes"):
         return {"name": name}, "loss_type"
@@ -68,20 +68,20 @@ def objective_of_trl_keys(loss_type: object, ld_alpha: float | None) -> tuple[Js
 
 
 def require_known(name: str, further: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` for the name of an objective that is neither in `OBJECTIVES` nor in ``further``."""
+    """Raise `ConfigError` if ``name`` is neither in `OBJECTIVES` nor in ``further``."""
     known = [*further, *OBJECTIVES]
     if name not in known:
         raise ConfigError(
-            f'unknown objective "{name}".{did_you_mean(name, known)} Choose one of {", ".join(known)}, or add an '
-            "objective of your own from a file with --arm-file. EM-DPO and shuffled annotators are not objectives but "
-            "procedures of the paper: run badpo reproduce"
+            f'unknown objective "{name}".{did_you_mean(name, known)} Choose one of {", ".join(known)}, or add your '
+            "own objective from a file with --arm-file. EM-DPO and shuffled annotators are not objectives but "
+            "procedures of the paper; to run them, use badpo reproduce"
         )
 
 
 def add_objectives(path: str | Path) -> None:
-    """Add the objectives from a user's Python file, which has a dictionary ``OBJECTIVES`` like the one in this module.
+    """Add the objectives that a user's Python file defines in an ``OBJECTIVES`` dictionary like the one in this module.
 
-    Only a command-line option or a function call can name the file; a recipe or a run folder cannot.
+    Only a command-line option or a function call can name this Python file. A recipe or a run folder cannot.
     """
     try:
         added = runpy.run_path(str(path))["OBJECTIVES"]

@@ -23,7 +23,7 @@ from badpo.theory.likelihood import (
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# Number of latest votes from which the growth of theta is estimated.
+# Number of most recent votes that are used to estimate the growth of theta.
 WINDOW = 1024
 # Number of optimizer steps between two estimates of the growth of theta.
 STEPS_BETWEEN_FITS = 4
@@ -31,7 +31,7 @@ STEPS_BETWEEN_FITS = 4
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes, the policy's margins of response a over b, and the losses; all in float64 except for ``annotator``."""
+    """Votes with the policy's margins of response a over b and the losses; all but ``annotator`` are float64."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
@@ -44,7 +44,7 @@ class JudgedVotes:
     def on_processor(
         cls, annotator: Tensor, sign: Tensor, delta: Tensor, weight: Tensor, margin: Tensor, loss: Tensor
     ) -> JudgedVotes:
-        """Copy tensors from any device and with any precision to the CPU."""
+        """Copy tensors of any device and dtype to the CPU."""
         numbers = (
             each.detach().to("cpu", torch.float64) for each in (sign, delta, weight, margin, loss)
         )
@@ -62,7 +62,7 @@ class JudgedVotes:
 
 
 class VoteWindow:
-    """The latest votes of a run, from which an estimate is updated every few optimizer steps."""
+    """The most recent votes of a run, which are used to update an estimate every few optimizer steps."""
 
     def __init__(self) -> None:
         self._n_steps = 0
@@ -90,7 +90,7 @@ class VoteWindow:
 
 
 class AdamSteps:
-    """The paper's rule: an Adam optimizer moves theta at a constant learning rate and without clipping."""
+    """The paper's rule: an Adam optimizer moves theta at a constant learning rate, without gradient clipping."""
 
     takes_gradient = True
 
@@ -105,7 +105,7 @@ class AdamSteps:
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments of Adam as named tensors, which can be saved without pickle."""
+        """Adam's moments as named tensors, which can be saved without pickle."""
         return {
             f"{index}.{name}": torch.as_tensor(value).clone()
             for index, state in self.optimizer.state_dict()["state"].items()
@@ -126,11 +126,10 @@ class AnchoredFit:
 
     .. math:: \theta_k(t) = \hat\theta_k + \hat\theta_W(u - D a) - \hat\theta_W(0)
 
-    The first term is fitted to all votes before the first step, with shrunken deviations of the annotators
-    (`badpo.theory.likelihood.fit_theta`). The other two terms are the growth of the shared bias due to the quality
-    that the policy has learned. They are updated every few steps from the latest votes W. The policy's own tilt is
-    removed from the margins u by subtracting their projection D a on the attributes, so that theta never follows the
-    tilt.
+    The first term is fitted to all votes before the first step and shrinks the annotators' deviations
+    (`badpo.theory.likelihood.fit_theta`). The other two terms are the growth of the shared bias due to the quality that
+    the policy has learned. They are updated every few steps from the latest votes W. The policy's own tilt is removed
+    from the margins u by subtracting their projection D a on the attributes, so that theta never follows the tilt.
 
     Without ``votes``, for example for a stream, theta starts at zero and is the same for all annotators. It is then
     fitted to the latest votes.
@@ -171,7 +170,7 @@ class AnchoredFit:
     def _estimate_growth(self, votes: JudgedVotes) -> Tensor:
         q = self.start.shape[1]
         deviation = (self.start - self.start[self._free].mean(dim=0)) * self._free[:, None]
-        # the last row is the deviation of an unknown annotator, which the index -1 selects
+        # index -1 selects the last row, the zero deviation of an unknown annotator
         deviation = torch.cat([deviation, torch.zeros(1, q, dtype=torch.float64)])
         deviation_logits = (deviation[votes.annotator] * votes.delta).sum(dim=1)
         quality = votes.margin
@@ -183,7 +182,7 @@ class AnchoredFit:
         return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
-        """Fit theta before the first training step, and return an array of shape (n_annotators, n_attributes)."""
+        """Fit theta before the first training step; return it with shape (n_annotators, n_attributes)."""
         n, q = self.start.shape
         groupings = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
         used = [grouping.cpu() for part, grouping in groupings.items() if part in self.bias.parts]
