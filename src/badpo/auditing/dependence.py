@@ -241,7 +241,9 @@ def find_selective_ties(ties: Mapping[str, TieRow]) -> list[Problem]:
             f"ties are selective: {' and '.join(found)}. The audit excludes ties, so annotators who call a tie "
             "instead of voting for one side seem biased. Biases, flags and tau may be artifacts of the ties"
         )
-        remedy = "ask annotators to choose a side; compare flags with the number of ties in annotators.csv"
+        remedy = (
+            "ask annotators to choose a side; compare flags with the number of ties in annotators.csv"
+        )
         if row["is_selective"]:
             problems.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
     return problems

@@ -1,4 +1,4 @@
-"""Warnings and notices about an audit's estimates: one function for each code, with its condition and its remedy."""
+"""Warnings and notices about an audit's estimates; one function for each code has the condition and the remedy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from badpo.estimation.significance import PoolAgreement, format_p_value
 
 # P-values below which the audit reports that annotators differ (W409) and that anchors differ (W407).
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
-# Agreement counts as chance agreement if its confidence interval ends below this share.
+# Annotators agree by chance if the upper confidence limit of the agreement is at most this share of vote pairs.
 BY_CHANCE = 0.55
-# With fewer prompts than this and several comparisons per prompt, individual intervals have a coverage below 95 %.
+# With fewer prompts than this and several comparisons per prompt, annotators' intervals have a coverage below 95 %.
 FEW_PROMPTS = 200
 EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
 TEST_TASTE = (
-    "have annotators with low estimated reliability judge the same comparisons: random responders agree by chance, "
-    "annotators who share a different taste agree more often"
+    "have annotators with low estimated reliability judge the same comparisons: random responders agree only by "
+    "chance, but annotators who share a different taste agree more often"
 )
 
 Found = Iterator[Problem]
@@ -37,9 +37,9 @@ Found = Iterator[Problem]
 
 @dataclass(frozen=True)
 class AuditFacts:
-    """The votes and the estimates in which the functions of this module look for problems.
+    """Votes and estimates that the functions of this module check for problems.
 
-    ``features`` are the votes with the scanned features as attributes.
+    ``features`` contains the same votes with the scanned features as attributes.
     """
 
     judgments: Judgments
@@ -51,7 +51,7 @@ class AuditFacts:
 
 
 def find_problems(facts: AuditFacts) -> list[Problem]:
-    """Return the warnings and notices about the estimates, starting with the most general ones."""
+    """Return the warnings and notices about the estimates, most general first."""
     about_people = [
         *(differing_anchors, unconnected_anchors, imprecise_anchors, few_informative_votes),
         *(infinite_estimates, separate_groups, unknown_tau, unknown_reliability, doubtful_classes),
@@ -86,9 +86,9 @@ def one_vote_per_comparison(facts: AuditFacts) -> Found:
     if facts.estimates.fit.sums:
         yield Problem(
             "W411",
-            "almost no comparison has two annotators: every estimate of an annotator or of the pool is the sum of bias "
-            "and of reliability times the merit that correlates with the attribute, and votes cannot separate the two "
-            "parts",
+            "almost no comparison has two annotators: each estimate for an annotator or for the pool is the sum of "
+            "bias and of reliability times the merit that correlates with the attribute, and votes cannot separate "
+            "the two parts",
             "checks.estimator",
             f"have a second annotator judge at least {needed:,} of the comparisons whose sides differ",
         )
@@ -113,7 +113,7 @@ def few_prompts(facts: AuditFacts) -> Found:
         yield Problem(
             "N433",
             f"{n_comparisons:,} comparisons have only {n_prompts} prompts: if biases differ by prompt, the intervals "
-            "of tau and of individual annotators have a coverage below their nominal level",
+            "of tau and of individual annotators have a coverage below the nominal level",
             "column prompt_id",
             "have annotators judge more prompts, with fewer comparisons for each prompt",
         )
@@ -128,12 +128,12 @@ def different_tastes(facts: AuditFacts) -> Found:
     if camps.are_found:
         yield Problem(
             "W419",
-            f"annotators do not share one taste ({format_p_value(camps.p_value)}): some pairs of annotators agree more "
-            "often than their reliability explains. Different tastes attenuate biases and tau to about "
-            f"{camps.attenuation:.0%} of their size. Low reliability cannot be separated from a different taste, so "
-            "the audit flags nobody for low reliability",
+            f"annotators do not share one taste ({format_p_value(camps.p_value)}): some pairs of annotators agree "
+            "more often than their reliability explains. Different tastes attenuate biases and tau to about "
+            f"{camps.attenuation:.0%} of their size. The votes cannot separate low reliability from a different "
+            "taste, so the audit flags nobody for low reliability",
             "checks.reliability",
-            "audit each group of annotators who share one taste separately, such as each class or each family of "
+            "run a separate audit for each group of annotators with one taste, such as each class or each family of "
             f"models; {TEST_TASTE}",
         )
 
@@ -145,9 +145,9 @@ def unequal_agreement(facts: AuditFacts) -> Found:
         yield Problem(
             "N435",
             f"some annotators agree less with the pool than other annotators do ({format_p_value(camps.equal_p)}): "
-            "they are less reliable or have a different taste, and the votes cannot separate low reliability from a "
-            "different taste. Differences in reliability or taste decrease the coverage of credible intervals below "
-            "their nominal level, and different tastes attenuate biases and tau",
+            "these annotators are less reliable or have a different taste, and the votes cannot separate the two. "
+            "Differences in reliability or taste decrease the coverage of credible intervals below the nominal level, "
+            "and different tastes attenuate biases and tau",
             "checks.reliability",
             TEST_TASTE,
         )
@@ -158,9 +158,10 @@ def unanimous_votes(facts: AuditFacts) -> Found:
     if facts.agreement.percent == 1:
         yield Problem(
             "W430",
-            "all annotators of a comparison chose the same side, so the votes show no difference between annotators",
+            "on every comparison, all annotators chose the same side, so the votes show no difference between "
+            "annotators",
             "data.agreement",
-            "check whether the export assigns the majority or a single vote to every annotator; otherwise have "
+            "check whether the export gives every annotator the majority vote or the same single vote; otherwise have "
             "annotators judge comparisons with more similar responses",
         )
 
@@ -172,10 +173,10 @@ def chance_agreement(facts: AuditFacts) -> Found:
         yield Problem(
             "W431",
             f"annotators agree no more than by chance ({share:.0%} of pairs of votes, 95 % confidence interval "
-            f"{low:.0%} to {high:.0%}): annotators may answer at random, or the two sides are equally good; small bias "
-            "estimates then say little",
+            f"{low:.0%} to {high:.0%}): annotators may answer at random, or the two sides are equally good, so small "
+            "bias estimates do not show that biases are small",
             "data.agreement",
-            "give each annotator some comparisons with one clearly better side, and check which annotators choose the "
+            "give each annotator some comparisons with a clearly better side, and check which annotators choose the "
             "worse side",
         )
 
@@ -185,7 +186,7 @@ def single_member_classes(facts: AuditFacts) -> Found:
     design = facts.design
     sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
     for label in sizes.index[sizes == 1] if len(design.labels) > 1 else ():
-        what = "this class has a single annotator, so the estimates of the class describe this annotator only"
+        what = "the class has a single annotator, so the estimates for the class describe only this annotator"
         remedy = "have more annotators of the class judge before comparing the class with other classes"
         yield Problem("N432", what, f'class "{label}"', remedy)
 
@@ -194,7 +195,7 @@ def single_member_classes(facts: AuditFacts) -> Found:
 
 
 def _place(facts: AuditFacts, j: int) -> str:
-    """The attribute to which a problem refers."""
+    """Name of the attribute that a problem concerns."""
     return f'attribute "{facts.design.attributes[j]}"'
 
 
@@ -219,21 +220,21 @@ def unconnected_anchors(facts: AuditFacts, j: int) -> Found:
             "W408",
             "no votes connect the anchors with some annotators, so the shared bias is not identified",
             _place(facts, j),
-            "have an anchor judge comparisons that the other annotators judge; until then biases are measured from the "
-            "mean of each annotator's group",
+            "have an anchor judge comparisons that the other annotators judge; until then, biases are measured from "
+            "the mean of each annotator's group",
         )
 
 
 def imprecise_anchors(facts: AuditFacts, j: int) -> Found:
-    """W418: the votes of the anchors identify the shared bias only roughly."""
+    """W418: the votes of the anchors leave a wide confidence interval for the shared bias."""
     fit, design = facts.estimates.fit, facts.design
     ends = facts.estimates.pool[design.attributes[j]]["shared_bias_ci"]
     is_wide = ends is None or ends[1] - ends[0] > 2
     if is_wide and fit.anchored.any() and fit.biases.absolute[j] and not design.is_judgment_attribute[j]:
         yield Problem(
             "W418",
-            "the 95 % confidence interval of the shared bias is wider than \u00b11 log-odds, because anchors have few "
-            "votes, or have low or uncertain reliability",
+            "the 95 % confidence interval of the shared bias is wider than \u00b11 log-odds, because the anchors have "
+            "few votes, or have low or uncertain reliability",
             _place(facts, j),
             f"name more anchors, and have the anchors also {EQUAL_SIDES}",
         )
@@ -243,18 +244,18 @@ def imprecise_anchors(facts: AuditFacts, j: int) -> Found:
 
 
 def few_informative_votes(facts: AuditFacts, j: int) -> Found:
-    """W404: annotators have too few votes for an estimate of their own."""
+    """W404: some annotators have too few informative votes for an individual estimate."""
     least = facts.options.min_informative
     informative = facts.estimates.fit.biases.n_informative[facts.design.n_votes > 0, j]
     n, n_few = len(informative), int((informative < least).sum())
     if n > 1 and n_few:
         what = f"{n_few:,} of {counted(n, 'annotator')} have fewer than {least} informative votes"
-        remedy = "use tau and the estimates of classes; the individual estimates of these annotators are uncertain"
+        remedy = "use tau and the estimates for classes; the individual estimates for these annotators are uncertain"
         yield Problem("W404", what, _place(facts, j), remedy, n_few)
 
 
 def infinite_estimates(facts: AuditFacts, j: int) -> Found:
-    """W405: the votes set no upper limit to the bias of an annotator."""
+    """W405: the votes put no finite limit on the size of an annotator's bias."""
     n = int(facts.estimates.pool[facts.design.attributes[j]]["n_separated"])
     if n:
         yield Problem(
@@ -262,23 +263,23 @@ def infinite_estimates(facts: AuditFacts, j: int) -> Found:
             f"{counted(n, 'annotator')} have no finite estimate: their disagreements with certain other annotators all "
             "point in the same direction, either toward or away from the attribute",
             _place(facts, j),
-            "use the shrunken estimate if there is one; the unshrunken estimate is infinite",
+            "use the shrunken estimate, if one exists; the unshrunken estimate is infinite",
             n,
         )
 
 
 def separate_groups(facts: AuditFacts, j: int) -> Found:
-    """W406: annotators form groups that few or no votes connect."""
+    """W406: annotators form groups that are connected by few or no votes."""
     graph = facts.estimates.checks["components"]["informative"][facts.design.attributes[j]]
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     if graph["n"] > 1 and not facts.estimates.fit.sums:
         yield Problem(
             "W406",
-            f"annotators form groups that few or no informative votes connect ({' + '.join(sizes)}); biases are "
-            "measured from the mean of each group",
+            f"annotators form groups that are connected by few or no informative votes ({' + '.join(sizes)}); biases "
+            "are measured from the mean of each group",
             _place(facts, j),
             "have annotators of different groups judge the same comparisons; the column component of "
-            "annotators.parquet has the group of each annotator",
+            "annotators.parquet names the group of each annotator",
             graph["n"],
         )
 
@@ -300,10 +301,10 @@ def unknown_reliability(facts: AuditFacts, j: int) -> Found:
     if reliability and facts.estimates.may_be_reliability[j] and n:
         yield Problem(
             "W410",
-            f"{reliability['why']}; random responders can seem biased, so tau, the test of one shared bias and the "
+            f"{reliability['why']}; random responders can seem biased, so tau, the test for equal biases and the "
             "flags may reflect differences in reliability",
             _place(facts, j),
-            f"have annotators {EQUAL_SIDES}; until then read the judgments of flagged annotators (reread.csv of "
+            f"have annotators {EQUAL_SIDES}; until then, read the judgments of flagged annotators (reread.csv of "
             "--people)",
             n,
         )
@@ -314,22 +315,22 @@ def doubtful_classes(facts: AuditFacts, j: int) -> Found:
     if doubt := facts.estimates.fit.classes[j].doubt:
         yield Problem(
             "W417",
-            "classes of annotators differ in how often they choose the response with the attribute, and the votes "
-            f"cannot separate bias from reliability: {doubt}",
+            "classes of annotators choose the response with the attribute at different rates, and the votes cannot "
+            f"separate bias from reliability: {doubt}",
             _place(facts, j),
             f"have annotators of each class {EQUAL_SIDES}",
         )
 
 
 def outliers(facts: AuditFacts, j: int) -> Found:
-    """W414: the estimates cap or ignore very large differences in a continuous attribute."""
+    """W414: some differences in a continuous attribute are very large, and the estimates cap or ignore them."""
     unit, n = facts.design.unit[j], int(facts.design.n_cut[j])
     largest = np.abs(facts.judgments.delta[:, j]).max(initial=0.0)
     if n and largest > OUTLYING * unit:
         yield Problem(
             "W414",
             f"the sides of {counted(n, 'judgment')} differ by more than {MOST_UNITS:g} times the median difference "
-            f"({unit:#.3g}), and at most by {largest:#.3g}; the estimates of annotator bias cap differences at "
+            f"({unit:#.3g}; largest difference {largest:#.3g}); the estimates of annotator bias cap differences at "
             f"{MOST_UNITS:g} times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times "
             "the median",
             _place(facts, j),
@@ -347,9 +348,9 @@ def confounding_features(facts: AuditFacts) -> Found:
         yield Problem(
             "W416",
             f"the undeclared feature {one.feature} correlates with {one.attribute} ({one.correlation:.2f}) and "
-            f"explains the biases better on comparisons that differ in only one of the two "
-            f"({format_p_value(one.p_value)}): tau, intervals and flags may be due to the feature instead of the "
+            "explains the biases better on comparisons whose sides differ in only one of the two "
+            f"({format_p_value(one.p_value)}): tau, intervals and flags may reflect the feature instead of the "
             "attribute",
             f'attribute "{one.attribute}"',
-            "declare the feature as an attribute too, and audit again",
+            "declare the feature as an additional attribute, and run the audit again",
         )
