@@ -1,7 +1,7 @@
-"""Attribute rates of a policy, samples from the tilted policy, and side effects of anchoring.
+"""Measure a policy's attribute rates, sample from the tilted policy, and measure side effects of anchoring.
 
-Rates come from next-token probabilities or from sampled answers. To sample from the tilted policy, badpo redraws the
-name in a signature or rejects whole answers.
+Attribute rates are computed from next-token probabilities or from sampled answers. To sample from the tilted policy,
+badpo redraws the name in each signature, or draws whole answers by rejection sampling.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from badpo.theory.tilt import tilted_probabilities
 class RateTable:
     """Log-probabilities and 0/1 attributes of a policy's choices, in the form that `badpo.theory.tilt` uses.
 
-    The policy's choices are either all first names in the name pool, or answers sampled from the policy. A table
-    of sampled answers contains only the answers to which the attributes apply; ``counted`` is the share of these
-    answers, and ``prompts`` contains the prompt number of each of them. After the columns of the sampled answers, each
-    combination of attributes has a column with probability zero, in case no answer has this combination.
+    The policy's choices are either all first names in the name pool, or answers sampled from the policy. A table of
+    sampled answers contains only answers to which the attributes apply. ``counted`` is the share of such answers, and
+    ``prompts`` contains the index of each answer's prompt. The table also contains every combination of attributes with
+    probability zero, because a combination may occur in no sampled answer.
     """
 
     attributes: tuple[str, ...]
@@ -62,7 +62,7 @@ class RateTable:
 
     @property
     def per_prompt(self) -> Floats:
-        """Each attribute's rate at each prompt, of shape (n_prompts, n_attributes); NaN if no answer is counted."""
+        """Rate of each attribute at each prompt, shape (n_prompts, n_attributes); NaN if no answer is counted."""
         with np.errstate(invalid="ignore"):
             rates: Floats = softmax(self.log_probs, axis=1) @ self.indicators
         return rates
@@ -81,7 +81,7 @@ class RateTable:
         ]
 
     def select(self, attributes: Sequence[str]) -> RateTable:
-        """Return the table restricted to some of the attributes."""
+        """Return a table with only the given attributes."""
         columns = [self.attributes.index(name) for name in attributes]
         return replace(self, attributes=tuple(attributes), indicators=self.indicators[:, columns])
 
@@ -95,8 +95,8 @@ def whole_name_logps(
     """Compute the log-probability that each name is the whole next word, as an array of shape (n_contexts, n_names).
 
     A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
-    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. If longer words counted as the
-    name with which they begin, they would make up much of a rare name's probability.
+    and the probability of "Jay" excludes "Jayden". Without this rule, longer words that begin with a rare name would
+    account for much of the name's probability.
     """
     closing = space_tokens(tokenizer)
     if not closing:
@@ -108,13 +108,14 @@ def whole_name_logps(
     logps, closed = continuation_logps(policy, contexts, paths, closing)
     complete = np.exp(closed)
     for column, path in enumerate(paths):
-        # a token that ends this name may also continue a longer name
+        # a token that begins with a space may also continue a longer name
         n = len(path)
         onward = {other[n]: i for i, other in enumerate(paths) if len(other) > n and other[:n] == path}
         for longer in (i for token, i in onward.items() if token in closing):
             complete[:, column] -= np.exp(logps[:, longer, n])
     with np.errstate(divide="ignore"):
-        # if the policy always writes a longer name, the probability is a rounding error and may be negative
+        # if the policy always writes a longer name, the probability of the shorter name is a rounding error and may be
+        # negative
         whole: Floats = logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
     return whole
 
@@ -125,10 +126,10 @@ def signature_rates(
     contexts: Sequence[TokenIds],
     editor: SignatureSwap,
 ) -> RateTable:
-    """Compute how often signatures have each attribute, from the probability of every name after each context.
+    """Compute the rate of each attribute in signatures, from the probability of every name after each context.
 
-    If one name is the beginning of another name (Malik, Malika), the probability of the shorter name excludes the
-    longer name. The paper's readout adds the probability of the longer name to the shorter name too.
+    If a name is a prefix of another name, as "Malik" is of "Malika", the probability of the shorter name excludes the
+    longer name. In the paper's readout, the probability of the shorter name includes the longer name.
     """
     logs = whole_name_logps(policy, tokenizer, contexts, list(editor.names))
     return RateTable(tuple(attribute.name for attribute in editor.attributes), logs, editor.indicators)
@@ -137,14 +138,13 @@ def signature_rates(
 def answer_rates(
     answers: Sequence[Generation], editor: CounterfactualEditor, prompts: ArrayLike
 ) -> RateTable:
-    """Measure the rates of an editor's attributes among the sampled answers to which the attributes apply.
+    """Measure the rates of an editor's attributes in those sampled answers to which the attributes apply.
 
-    All answers have equal weight. With a word list, an answer that contains none of the listed words does not count,
-    because a tilt would otherwise favor answers without these words, and would change the topic of the answers instead
-    of the spelling.
+    All answers have equal weight. With a word list, answers that contain none of the listed words are excluded.
+    Otherwise, a tilt could favor such answers, and change the topic of the answers instead of the spelling.
     """
     counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
-    # add each combination of attributes as a choice of probability zero, in case no sampled answer has it
+    # add every combination of attributes with probability zero, because a combination may occur in no sampled answer
     all_cells = list(product((0, 1), repeat=len(editor.attributes)))
     cells = [measure_cell(editor, answers[i].text) for i in counted] + all_cells
     return RateTable(
@@ -221,11 +221,12 @@ def rejection_sample(
     """Sample one answer per prompt from the tilted policy by rejection; return the answers and the acceptance rate.
 
     If the attributes do not apply to the first answer drawn for a prompt (``cell_of`` returns None), the function
-    returns this answer. If the attributes apply to the first draw, only draws to which the attributes apply can be
-    accepted. The tilt therefore does not change the share of answers to which the attributes apply. ``draw(prompts,
-    number)`` samples new answers to the prompts with these indices. If no draw for a prompt is accepted, the prompt's
-    answer is None. If prompts without an accepted draw were left out, the rate would be biased toward prompts with a
-    high acceptance rate. The random numbers for a prompt depend only on the seed and on the index of the prompt.
+    accepts this answer. If the attributes apply to the first answer, the function accepts only answers to which they
+    apply. The tilt therefore does not change the share of answers to which the attributes apply.
+    ``draw(prompts, number)`` samples new answers to the prompts with these indices. If no answer to a prompt is
+    accepted, the result for the prompt is None. Do not omit these prompts from a rate, because the rate would be biased
+    toward prompts with a high acceptance rate. The random numbers that accept or reject the answers to a prompt depend
+    only on the seed and on the index of the prompt.
 
     References
     ----------
@@ -252,12 +253,12 @@ def rejection_sample(
 
 @dataclass(frozen=True)
 class Behavior:
-    """A policy's answers to the report prompts, with KL divergences and margins on held-out comparisons.
+    """A policy's answers to the report prompts, its KL divergences, and its margins on held-out comparisons.
 
     All policies are sampled with the same random numbers. ``kl_source`` is the divergence from the source policy.
     ``kl_reference`` is the divergence from the reference, or None without a reference. ``margins`` are margins against
-    the reference on held-out comparisons. The margins are computed from the policy's log-probabilities ("measured"), or
-    as the margins of the source plus the tilt ("closed form").
+    the reference on held-out comparisons. ``margins_from`` is "measured" if the margins were computed from the policy's
+    log-probabilities, and "closed form" if they were computed as the margins of the source plus the tilt.
     """
 
     answers: Sequence[Generation]
@@ -288,7 +289,7 @@ def compare_behavior(
     editor: CounterfactualEditor,
     judgments: Judgments | None = None,
 ) -> Changes:
-    """Compare all metrics of the anchored policy with the metrics of the source policy."""
+    """Compare the anchored policy with the source policy in all metrics."""
     numbers = numbered(prompts)[0]
 
     def change(measure: Callable[[Sequence[Generation]], ArrayLike]) -> Figures:
@@ -298,7 +299,7 @@ def compare_behavior(
     rates = [answer_rates(side.answers, editor, numbers).intervals() for side in (before, after)]
     tokens = [float(token_counts(side.answers).mean()) for side in (before, after)]
     anchored = {attribute.config["type"] for attribute in editor.attributes}
-    # built-in attributes of a response that the editor does not change
+    # built-in response attributes that the editor does not change
     others = [
         attribute
         for attribute in (row.make() for row in BUILT_IN.values() if not row.example)
@@ -342,7 +343,7 @@ def _heldout(
 def _paired_change(
     summarize: Callable[[Floats], Interval], before: ArrayLike, after: ArrayLike
 ) -> Figures:
-    """Summarize values before and after anchoring, and their paired differences."""
+    """Summarize the values before anchoring, the values after anchoring, and the paired differences."""
     start, end = np.asarray(before, float), np.asarray(after, float)
     difference = summarize(end - start)
     return figures(

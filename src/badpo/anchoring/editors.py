@@ -1,8 +1,8 @@
 """Counterfactual editors: an editor changes one attribute of an answer and leaves the rest unchanged.
 
 A `Cell` is a combination of attributes: one value, 0 or 1, for each attribute of an editor. An editor lists the cells
-(combinations of attributes) that an edit can give an answer, and makes the edits. An offset stage learns from pairs of
-answers that differ in one attribute only.
+that an answer can have after an edit, and makes the edits. An offset stage trains on pairs of answers that differ in
+only one attribute.
 """
 
 import random
@@ -22,7 +22,7 @@ EditorConfig = dict[str, str | dict[str, Cell] | list[tuple[str, str]]]
 
 
 class CounterfactualEditor(Protocol):
-    """Interface of an object that changes attributes of an answer."""
+    """Interface of objects that change attributes of an answer."""
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
@@ -33,13 +33,13 @@ class CounterfactualEditor(Protocol):
         """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return the cells (combinations of attributes) that an edit can give an answer; empty if no attribute applies.
+        """Return the cells that an answer can have after an edit; empty if the attributes do not apply to the answer.
 
-        An answer whose attributes apply but cannot be edited still counts toward the attribute rates.
+        If the attributes apply to an answer but cannot be edited, the answer still counts in the attribute rates.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Edit an answer so that it has the given cell; if several edits are possible (several names), draw one."""
+        """Edit an answer so that it has the given cell; if several edits are possible, draw one at random."""
 
 
 def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
@@ -57,27 +57,27 @@ class SignatureSwap:
         self.config: EditorConfig = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """If an answer is signed with a name from the pool, return all four attribute combinations, else none."""
+        """Return all four cells if an answer is signed with a name from the pool; otherwise, return none."""
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer signed with a name drawn uniformly from the names with these attributes."""
+        """Replace the first name in a signature with one drawn uniformly from the names of a cell."""
         names = [name for name, name_cell in self.names.items() if name_cell == cell]
         return self.replace_name(text, draw.choice(names))
 
     def replace_name(self, text: str, first: str) -> str:
-        """Return a signed answer with another first name."""
+        """Replace the first name in an answer's signature."""
         return signature(markers.split_signature(text)[0], first, text.split()[-1])
 
 
 class WordSwap:
-    """Replaces whole words with their counterparts in a list of word pairs, and keeps upper and lower case."""
+    """Replaces whole words with their counterparts in a list of word pairs, and preserves capitalization."""
 
     def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        # for each value of the attribute, map the words with the other value to their (first) counterparts
+        # for each value of the attribute, map each word with the other value to its first counterpart
         self._counterparts: dict[Cell, dict[str, str]] = {
             (0,): {having.lower(): without for without, having in reversed(pairs)},
             (1,): {without.lower(): having for without, having in reversed(pairs)},
@@ -94,11 +94,11 @@ class WordSwap:
         }
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """If an answer contains a word from the pairs, return both values of the attribute; otherwise, return none."""
+        """Return both values of the attribute if an answer contains a word from the pairs; otherwise, return none."""
         return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Return the answer after replacing every word that has the other attribute value with its counterpart."""
+        """Replace every word that has the other value of the attribute with its counterpart."""
 
         def exchange(match: re.Match[str]) -> str:
             old, new = match.group(), self._counterparts[cell][match.group().lower()]
@@ -110,7 +110,7 @@ class WordSwap:
 
 
 class MarkdownStrip:
-    """Removes the Markdown marks of headers, lists, bold text, code and tables, and keeps words and lines.
+    """Removes the Markdown markers of headers, lists, bold text, code and tables, and keeps all words.
 
     The editor cannot add Markdown, so it edits only answers with Markdown.
     """
@@ -120,7 +120,7 @@ class MarkdownStrip:
         self.config: EditorConfig = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """If an answer has Markdown and other text, return (0,) and (1,); otherwise, return the answer's own value."""
+        """Return (0,) and (1,) if an answer has Markdown and other text; otherwise, return only its own value."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

@@ -1,7 +1,7 @@
-"""The offset stage: training that teaches a policy a tilt on its own answers, without votes.
+"""The offset stage: train a policy on its own answers, without votes, until it has a given tilt.
 
-The reference of an offset stage is the policy before the stage. The achieved shift is smaller than the intended shift
-by a deficit, which depends on the number of training steps. `calibrate` therefore repeats the stage: it trains with an
+The reference of an offset stage is the policy before the stage. The achieved shift is smaller than the intended shift,
+by a deficit that depends on the number of training steps. `calibrate` therefore repeats the stage: it trains with an
 intended shift, measures the achieved shift, and fits a line through all rounds to choose the next intended shift.
 """
 
@@ -42,10 +42,10 @@ from badpo.training.trainer import BADPOTrainer
 class StageSettings:
     """Training settings of an offset stage, named as in `BADPOConfig`.
 
-    The offset stage teaches a shift s (in log-odds) as a margin of beta times s. A batch has
-    ``per_device_train_batch_size`` pairs with two votes each, and the same number of answers for the divergence term.
-    The learning rate rises during the first steps (``warmup_steps`` is their share of all steps) and then falls with a
-    cosine schedule.
+    To shift the log-odds of an attribute by s, the offset stage trains toward a margin of beta times s. A batch
+    contains ``per_device_train_batch_size`` pairs with two votes each, and equally many answers for the divergence term
+    of the loss. The learning rate rises during a warm-up (``warmup_steps`` is its share of all steps) and then falls
+    with a cosine schedule.
     """
 
     beta: float = 0.1
@@ -58,20 +58,22 @@ class StageSettings:
     max_prompt_length: int | None = None
 
 
-# Token ids of a prompt and an answer, and the positions whose next-token distributions the stage has to keep.
+# Token ids of a prompt and an answer, and the positions at which training should not change the next-token
+# distribution.
 KeptAnswer = tuple[Ints, Ints]
 
 
 def find_kept_positions(
     prompt_ids: TokenIds, answer_ids: TokenIds, counterfactuals: Sequence[TokenIds] = ()
 ) -> KeptAnswer:
-    """Return prompt and answer ids, and the positions of answer tokens outside the part that counterfactuals change."""
+    """Return the ids of prompt and answer, and the positions of the answer tokens that no counterfactual changes."""
     answer, prompt = list(answer_ids), list(prompt_ids)
     is_kept = np.ones(len(answer), dtype=bool)
     for other in map(list, counterfactuals):
         n_before = len(commonprefix([answer, other]))
         n_after = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
-        # if the counterfactual only inserts tokens, the answers first differ at the token after the insertion
+        # if the counterfactual only inserts tokens, the original answer differs from it at the token after the
+        # insertion
         is_kept[n_before : max(len(answer) - n_after, n_before + 1)] = False
     return np.array(prompt + answer), np.flatnonzero(is_kept) + len(prompt) - 1
 
@@ -102,23 +104,23 @@ def divergence_from_source(
 
 
 class OffsetTrainer(BADPOTrainer):
-    r"""Trainer for pairs with a fixed offset that keeps the policy close to its source on the source's own answers.
+    r"""Trainer that fits pairs with a fixed offset and keeps the policy near its source on the source's own answers.
 
     .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_0 \,\|\, \pi)
 
-    The first term is the paper's loss; it has its minimum at the margin beta s . dg on every pair. This term does not
-    constrain other probabilities, such as the probability that the policy signs at all or ends its answer, and many
-    training steps change these probabilities. The second term keeps them: it is the divergence from the source at all
-    tokens outside the difference of the two versions. A margin is beta times a difference of log-probabilities, so
-    the factor beta squared gives both terms the same scale. The rounds of `calibrate` measure and correct the
-    distance between the intended and the achieved rate.
+    The first term is the paper's loss, whose minimum is at the margin beta s . dg on every pair. The first term does
+    not constrain other probabilities, such as the probability that the policy signs or ends its answer, so many
+    training steps would change these probabilities. The second term prevents this change: it is the divergence from the
+    source at all tokens that the two versions of an answer have in common. A margin is beta times a difference of
+    log-probabilities, so the factor beta squared gives both terms the same scale. The rounds of `calibrate` measure and
+    correct the distance between the intended and the achieved rate.
     """
 
     source: PreTrainedModel
     answers: Iterator[KeptAnswer]
 
     def keep_near(self, source: PreTrainedModel, kept: Sequence[KeptAnswer]) -> None:
-        """Set the source and its answers. The trainer needs the source and its answers before training starts."""
+        """Set the source policy and its answers; call this method before training."""
         self.source = source.to(self.args.device).eval()
         self.answers = self._repeat_shuffled(kept)
 
@@ -129,7 +131,7 @@ class OffsetTrainer(BADPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: int | None = None,
     ) -> torch.Tensor:
-        """Return the loss of a batch of pairs plus the divergence from the source on equally many answers."""
+        """Return the loss of a batch of pairs plus the divergence from the source on the same number of answers."""
         pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
         divergence = divergence_from_source(model, self.source, batch)
@@ -168,7 +170,7 @@ def train_offset(
         disable_tqdm=True,
         seed=seed,
     )
-    # a bias term without parameters, whose fixed offset b = -beta s teaches the shift s
+    # the bias term has no parameters, and its fixed offset b = -beta s makes the policy learn the shift s
     offset = -settings.beta * torch.as_tensor(shift, dtype=torch.float32)
     annotators = pairs.annotators["pseudonym"].tolist()
     trainer = OffsetTrainer(
@@ -195,9 +197,9 @@ FEWEST_ANSWERS = 50
 class OffsetPairs:
     """Counterfactual pairs, split by answer into training and held-out pairs.
 
-    Each comparison is a pair, and all pairs made from one answer have the same prompt_id. A comparison has two votes,
-    one for each response, so that neither response is preferred. ``unedited`` has the indices of the answers that were
-    not edited.
+    Each comparison is a pair, and all pairs made from one answer have the same prompt_id. A comparison has one vote for
+    each of its two responses, so neither response is preferred. ``unedited`` contains the indices of the answers that
+    were not edited.
     """
 
     train: Judgments
@@ -221,7 +223,8 @@ def offset_pairs(
 ) -> OffsetPairs:
     r"""Give each usable answer random attributes, and pair the answer with versions that differ in one attribute.
 
-    A pair has one vote for each of its responses. With an offset b in the logit, the loss of the pair's two votes is
+    A pair has one vote for each of its two responses. If an offset b is added to the logit, the loss of the two votes
+    is
 
     .. math:: -\log \sigma(u + b) - \log \sigma(-u - b)
 
@@ -270,8 +273,8 @@ def _counterfactuals(
     return [(text, other) for other in others if other != text]
 
 
-# Range of plausible slopes.
-# A slope outside this range is noise from rounds with nearly equal intended shifts, so slope 1 is used instead.
+# Range of plausible slopes. A slope outside this range is noise, caused by nearly equal intended shifts, and is
+# replaced by slope 1.
 SLOPES = (0.4, 2.5)
 
 
@@ -279,8 +282,8 @@ SLOPES = (0.4, 2.5)
 class Round:
     """One offset stage: the intended shift, the achieved shift and the measured rates.
 
-    ``achieved`` is the shift of the source that gives the same rates, or NaN if no shift does. ``distance`` is the
-    largest distance of a rate from its target, or infinite if a rate could not be measured.
+    ``achieved`` is the shift that gives the source the same rates, or NaN if no shift does. ``distance`` is the largest
+    distance of a rate from its target, or infinite if a rate could not be measured.
     """
 
     intended: Floats
@@ -296,13 +299,13 @@ def calibrate(
     tolerance: float,
     n_rounds: int,
 ) -> tuple[list[Round], int]:
-    """Repeat an offset stage until every rate is within the tolerance of its target, for at most ``n_rounds`` rounds.
+    """Repeat an offset stage until every rate is within the tolerance of its target, or for ``n_rounds`` rounds.
 
-    The intended shift of the first round is the exact shift from the source's rates to the targets. Later rounds choose
-    their intended shift from a line through the earlier rounds; after one round, this line has slope 1.
-    ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift, and returns the rates on
-    the prompts of the table ``source``. The function returns all rounds and the index of the round whose rates are
-    nearest to the targets.
+    The intended shift of the first round is the exact shift from the source's rates to the targets. For each later
+    round, the intended shift is chosen from a line that is fitted to the earlier rounds. After only one round, this
+    line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift, and
+    returns the rates on the prompts of the table ``source``. The function returns all rounds and the index of the round
+    whose rates are nearest to the targets.
 
     References
     ----------
@@ -323,7 +326,7 @@ def calibrate(
 
 
 def achieved_shift(source: RateTable, rate: Floats) -> Floats:
-    """Return the source policy's shift to these rates, as an array of shape (n_attributes,); NaN if none exists."""
+    """Return the shift that gives the source policy these rates, with shape (n_attributes,); NaN if no shift does."""
     try:
         return shift_to_targets(source.log_probs, source.indicators, rate, source.attributes)
     except ValueError:
@@ -331,11 +334,11 @@ def achieved_shift(source: RateTable, rate: Floats) -> Floats:
 
 
 def _next_intended_shift(rounds: Sequence[Round], i: int, exact: float) -> float:
-    """Choose the intended shift of attribute i for the next training round from a line through the earlier rounds."""
+    """Choose the next round's intended shift of attribute i from a line that is fitted to the earlier rounds."""
     points = np.array([(one_round.intended[i], one_round.achieved[i]) for one_round in rounds])
     intended, achieved = points[np.isfinite(points[:, 1])].T
     if not len(achieved):
-        # no round has a known achieved shift, so the next round halves the intended shift
+        # if no achieved shift is known, halve the intended shift
         return float(rounds[-1].intended[i] / 2)
     with suppress(ValueError):
         line = fit_calibration(intended, achieved)

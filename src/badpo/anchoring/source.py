@@ -1,4 +1,4 @@
-"""The source of an anchor: a policy with prompts and settings, and with a reference if the policy is a badpo run."""
+"""The source of an anchor: a policy, its prompts and settings, and its reference if the policy is from a badpo run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from badpo.runs.start import load_model
 from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
 from badpo.training.reference import compute_weights_key, default_cache
 
-N_REPORT = 300  # maximum number of prompts for the report, and maximum number for finding the tilt
+N_REPORT = 300  # maximum number of prompts for the report, and of prompts for finding the tilt
 FEWEST_PROMPTS = 50
 # Learning rate of an offset stage, as a multiple of the run's learning rate. The divergence term allows a higher rate.
 TIMES_THE_RATE = 4.0
@@ -29,7 +29,7 @@ TIMES_THE_RATE = 4.0
 
 @dataclass(frozen=True)
 class Prompts:
-    """Three disjoint sets of prompts, for training, for finding the tilt and for the report, with their origin."""
+    """Three disjoint sets of prompts (for training, for finding the tilt, and for the report), and their origin."""
 
     fresh: list[str]
     find: list[str]
@@ -46,10 +46,10 @@ class Prompts:
 class AnchorSource:
     """A policy to anchor, with its reference, prompts and settings.
 
-    ``name`` is the name of the run or model, and ``place`` is its folder or its name on the Hub. ``read()`` loads
-    the policy, and ``read(folder)`` loads a policy from another folder with the same settings. If the source is a model
-    and not a run, ``reference`` is None and ``reference_key`` is empty. ``held_out`` contains the votes for the
-    held-out gap, ``cache`` is the folder of cached log-probabilities, and ``out`` is the default folder for the result.
+    ``name`` is the name of the run or model, and ``place`` is its folder or its name on the Hub. ``read()`` loads the
+    policy, and ``read(folder)`` loads a policy from another folder with the same settings. If the source is not a run,
+    ``reference`` is None and ``reference_key`` is empty. ``held_out`` contains the votes for the held-out gap,
+    ``cache`` is the folder of cached log-probabilities, and ``out`` is the default folder for the result.
     """
 
     name: str
@@ -74,7 +74,7 @@ def open_source(
     max_steps: int | None = None,
     learning_rate: float | None = None,
 ) -> AnchorSource:
-    """Open a finished run or any causal language model as the source of an anchor; None keeps a stage's default."""
+    """Open a finished run or any causal language model as the source of an anchor; None means the default setting."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     if (folder / "config.yaml").exists() and (folder / "model").exists():
@@ -133,7 +133,7 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     choice, folder = ModelChoice(model_name_or_path=name), Path(name)
     model, tokenizer = load_model(name, choice)
     longest, is_chat = _n_positions(model, 2048), tokenizer.chat_template is not None
-    # the policy of a run has the name of the run, so that `badpo forget` finds the results of the anchor
+    # a policy in a run folder gets the name of the run, so that `badpo forget` finds the results of the anchor
     own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
 
     def read(saved: Path | None = None) -> PreTrainedModel:
@@ -161,18 +161,18 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
 
 
 def _n_positions(model: PreTrainedModel, default: int) -> int:
-    """Return a model's number of positions, or the default if the model's configuration does not state the number."""
+    """Return the size of a model's context window, or the default if the configuration does not state the size."""
     return getattr(model.config, "max_position_embeddings", None) or default
 
 
 def _limit_length(decoding: Decoding, model: PreTrainedModel) -> Decoding:
-    """Limit the answer length to half of the context window, so that the other half is free for the prompt."""
+    """Limit the answer length to half of the context window, so that half remains for the prompt."""
     longest = _n_positions(model, 2 * decoding.max_new_tokens)
     return replace(decoding, max_new_tokens=min(decoding.max_new_tokens, longest // 2))
 
 
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
-    """Split the prompts of a run: report on the held-out prompts if there are enough, else on training prompts."""
+    """Split the prompts of a run; the report uses held-out prompts if there are enough, else training prompts."""
     trained = set(map(plain_text, train.comparisons["prompt"]))
     unseen = set(map(plain_text, held_out.comparisons["prompt"])) - trained
     split = split_prompts(trained, where)
@@ -182,7 +182,7 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
             origin=f"training prompts of the run, because the run held out only {len(unseen)} prompts",
         )
     return Prompts(
-        # the report uses held-out prompts, so training can also use the prompts that were set aside for the report
+        # the report uses held-out prompts, so the training prompts in split.report are not needed for it
         fresh=[*split.fresh, *split.report],
         find=split.find,
         report=_shuffled(unseen)[:N_REPORT],
@@ -191,7 +191,7 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
 
 
 def split_prompts(prompts: Iterable[str], where: str) -> Prompts:
-    """Split prompts: a fifth (at most 300) to find the tilt, a fifth (at most 300) to report, the rest to train."""
+    """Split prompts: a fifth (at most 300) to find the tilt, as many for the report, and the rest for training."""
     shuffled = _shuffled(set(prompts))
     if len(shuffled) < FEWEST_PROMPTS:
         what = f"{len(shuffled)} prompts are too few: a fifth is used to find the tilt and a fifth to report the rates"
