@@ -1,4 +1,4 @@
-"""Show the impact of biases on labels, the judgments to reread for each flag, and example pairs for each attribute."""
+"""Count the labels that biases change, and select judgments to reread for each flag and example pairs per attribute."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,25 +17,26 @@ from badpo.results.audit_json import ExamplePair, LabelChanges
 from badpo.results.formatting import shown
 from badpo.theory import Floats, Ints
 
-# Number of posterior draws, and their seed.
+# Number of posterior draws, and seed of the random generator.
 DRAWS, SEED = 100, 0
 # Largest number of judgments to reread for each flag.
 MOST_REREAD = 20
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
-# Length of a quoted excerpt: number of first words, number of last words, and largest number of characters.
+# Largest size of a quoted excerpt: first words, last words, and characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
-# A pair of answers is too short below SHORTEST_PAIR characters, and long or very long beyond the LONG_PAIRS limits.
+# A pair of responses is too short with fewer than SHORTEST_PAIR characters, and long or very long above LONG_PAIRS.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
 def count_turned_majorities(
     comparison: Ints, sign: Ints, logit: Floats, shift: Floats, random: np.random.Generator
 ) -> tuple[int, int]:
-    r"""Count the majorities that change if ``shift`` is removed from the votes' logits, in one draw of the noise.
+    r"""Count the majorities that change if ``shift`` is subtracted from the votes' logits, in one draw of the noise.
 
-    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0`, where the noise is
-    logistic. If the shift is removed while the noise stays the same, the vote remains unchanged with the probability
+    In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0`, where the noise
+    :math:`\varepsilon_j` is logistic. If the shift is subtracted and the noise stays the same, vote j does not change
+    with probability
 
     .. math:: P(s_j (\ell_j - x_j + \varepsilon_j) > 0 \mid s_j (\ell_j + \varepsilon_j) > 0)
         = \min\Bigl(1, \frac{\sigma(s_j (\ell_j - x_j))}{\sigma(s_j \ell_j)}\Bigr)
@@ -46,7 +47,7 @@ def count_turned_majorities(
 
     Examples
     --------
-    Two votes for a that only a bias explains, against one vote for b:
+    Two votes for a, which only a bias explains, and one vote for b:
 
     >>> votes = np.array([0, 0, 0]), np.array([1, 1, -1]), np.array([-9.0, -9.0, -9.0])
     >>> count_turned_majorities(*votes, np.array([9.0, 9.0, 0.0]), np.random.default_rng(0))
@@ -65,8 +66,8 @@ def count_changed_labels(design: Design, fit: BiasFit) -> list[LabelChanges]:
 
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
     labels and training pairs. Posterior draws include the biases, the quality of each comparison and the noise of each
-    vote. The counts ``labels`` and ``pairs`` are None if tau is not known, or if almost all comparisons have one vote.
-    ``n_contested`` is the number of comparisons that differ in the attribute and have a minority.
+    vote. Both ``labels`` and ``pairs`` are None if tau cannot be estimated, or if almost all comparisons have one vote.
+    ``n_contested`` is the number of comparisons whose sides differ in the attribute and whose votes have a minority.
     """
     random = np.random.default_rng(SEED)
     posteriors = {j: one.posterior for j, one in enumerate(fit.shrunken_biases) if np.isfinite(one.tau)}
@@ -110,10 +111,10 @@ def count_changed_labels(design: Design, fit: BiasFit) -> list[LabelChanges]:
 
 
 class ContestedVotes(NamedTuple):
-    """Votes on the comparisons that differ in an attribute and have a minority.
+    """Votes on comparisons whose sides differ in an attribute and whose votes have a minority.
 
-    ``vote`` are positions of the votes, ``number`` is the consecutive number of each vote's comparison, and ``order``
-    sorts the votes by comparison. ``differing`` is the mean difference of the sides of each comparison.
+    ``vote`` has the positions of the votes, ``number`` numbers each vote's comparison from 0, and ``order`` sorts the
+    votes by comparison. ``differing`` is the mean difference of the sides of each comparison.
     """
 
     vote: Ints
@@ -130,7 +131,7 @@ def _draw_changes(
     prior: QualityPrior,
     random: np.random.Generator,
 ) -> tuple[int, int]:
-    """Draw the quality of the comparisons, and count the changes without the biases toward a group of attributes."""
+    """Draw the quality of the comparisons, and count the labels that change without the biases toward ``group``."""
     vote, number, order, differing = votes
     sign, each = design.sign[vote], biases[design.annotator[vote]] * design.delta[vote]
     shift = each.sum(axis=1)
@@ -145,14 +146,14 @@ def _draw_changes(
 
 
 def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
-    r"""For each flag of bias or low reliability, select the votes with the strongest evidence, along with their texts.
+    r"""For each flag of bias or low reliability, select the votes with the strongest evidence, and add the texts.
 
-    The result is personal data. The evidence of a vote for a flag is the log-likelihood ratio
+    The result is personal data. The evidence that a vote adds to a flag is the log-likelihood ratio
 
     .. math:: \Lambda_j = \log \sigma\bigl(s_j (a_k \hat q_c + e_k d_j)\bigr) - \log \sigma(s_j \hat q_c)
 
-    A flag of bias e has the reliability a = 1; a flag of low reliability has no bias. The quality of the comparison
-    is estimated from the votes of the other annotators, with half a vote added to either side.
+    For a flag of bias, the reliability is a = 1; for a flag of low reliability, the bias is e = 0. The quality of the
+    comparison is estimated from the votes of the other annotators, with half a vote added to either side.
     """
     comparison, sign = design.comparison, design.sign
     total, n = (np.bincount(comparison, each)[comparison] for each in (sign, None))
@@ -185,13 +186,12 @@ def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataF
 
 
 def choose_example_pairs(judgments: Judgments) -> list[ExamplePair]:
-    """For each attribute, choose the pair of answers that best illustrates the bias, and quote a few words of each.
+    """For each attribute, choose the pair of responses that best illustrates the bias, and quote a few words of both.
 
-    Candidates are pairs on which most votes agree with the direction of the pool's bias. Among the candidates, the
-    function prefers pairs with at least five voters, then pairs without a difference in the other attributes, then
-    short texts, and then pairs on which the agreeing votes have the largest lead. ``carries`` says whether the chosen
-    answer has more of the attribute. ``n_chosen`` of the ``n_votes`` whose sides differ agree with the pool.
-    ``n_annotators`` judged the pair; ``n_people`` of the annotators are not models.
+    Candidates are pairs on which most votes go in the direction of the pool's bias. The function ranks candidates by
+    four criteria: at least five voters, no difference in other attributes, short texts, and a large majority.
+    ``carries`` says whether the chosen response has more of the attribute. Of the ``n_votes`` votes whose sides differ,
+    ``n_chosen`` agree with the pool. ``n_annotators`` annotators judged the pair; ``n_people`` of them are people.
     """
     sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
     comparison = judgments.votes["comparison"].to_numpy()
@@ -235,9 +235,9 @@ def choose_example_pairs(judgments: Judgments) -> list[ExamplePair]:
 
 
 def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
-    """Return a function that says whether a part of a text has the attribute.
+    """Return a function that says whether a passage has the attribute.
 
-    Unless the attribute is a built-in 0/1 attribute of a response's text, the function always returns False.
+    The returned function always returns False, unless the attribute is a built-in 0/1 attribute of a response's text.
     """
     is_known, is_read = attribute.config.get("type") in BUILT_IN, attribute.columns is None
     is_mark = is_known and is_read and attribute.scope == "response" and not attribute.continuous
@@ -245,7 +245,7 @@ def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
 
 
 def _quote(text: str, mark: Callable[[str], bool]) -> str:
-    """Quote a text's first and last words or, if these lack the attribute, the words around the attribute."""
+    """Quote the first and last words of a text or, if these words lack the attribute, a passage with the attribute."""
     words = text.split(maxsplit=LONGEST_TEXT)
     if len(words) > FIRST_WORDS + LAST_WORDS:
         last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]
