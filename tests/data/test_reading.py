@@ -128,7 +128,7 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
             'winner "A", "B"; the winners in the table are "a", "b"',
         ),
         (PAIRS, {"winners": {"a": "b"}}, "E107", "the option winners is given, but"),
-        (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names another side"),
+        (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names a different side"),
         (ANSWERS, {}, "E101", "columns missing: prompt"),
         (
             good()[["prompt", "response_a"]].set_axis([*"pr"], axis=1),

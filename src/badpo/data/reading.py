@@ -1,6 +1,6 @@
 """Turn a table into comparisons and votes.
 
-All rows of the table are checked in one pass. Every row becomes a vote, or is left out and counted.
+The reader checks all rows of the table in one pass. Every row either becomes a vote or is left out and counted.
 """
 
 import hashlib
@@ -104,27 +104,27 @@ VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first
 _IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
-_SKIP = "skip"  # meaning of a label that says that nobody judged the row
+_SKIP = "skip"  # meaning of labels such as "skipped", which say that nobody judged the row
 _EMPTY = (
     ""  # label of rows whose cell in the winner column is empty, if the user gave empty cells a meaning
 )
 _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60  # limits for the example rows and for each of their texts
-_MOST_FIXES = 5  # largest number of attempts to read a table with proposed options
+_MOST_FIXES = 5  # badpo tries proposed options at most this many times
 _LARGEST_RATING = 10  # larger numbers in a winner column may be ids of people
 _NOT_READ = (
     (
         "W107",
         TEMPLATE_COLUMNS,
         "columns that change the texts on which TRL trains are not read",
-        "train from the table itself, as badpo train does, or write the content of the unread columns into the prompt",
+        "train on the table itself, as badpo train does, or write the content of the unread columns into the prompt",
     ),
     (
         "W108",
         ("image", "images"),
         "badpo reads texts but not images",
-        "leave out the column of images if the texts can be judged without them; training refuses images",
+        "leave out the column of images if the texts can be judged without it; training refuses images",
     ),
 )
 _LEFT_OUT = {
@@ -133,18 +133,17 @@ _LEFT_OUT = {
     "repeated vote": "N133",
     "exported twice": "N132",
 }
-# If at least FEWEST_COPIES votes are repeated with the sides exchanged, and all agree, the table was exported twice.
-# If fewer than FEWEST_COPIES votes are repeated, annotators may have judged these pairs again with the same result.
+# If at least FEWEST_COPIES votes are repeated with the sides exchanged, and all agree, the table was exported twice. If
+# fewer votes are repeated, annotators may have judged some pairs twice with the same result.
 FEWEST_COPIES = 20
-# Two columns of numbers, one for each side, may define the meaning of the labels in a winner column.
-# Among the rows with a label, the share in which label and numbers agree must be at least _AGREEING.
-# At least _FEWEST_AGREEING rows must have a label.
+# Two columns of numbers define what the labels in a winner column mean if at least _FEWEST_AGREEING rows have a label
+# and the share of labels that agree with the numbers is at least _AGREEING.
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `Judgments.read`, and ``pairs``, the pairs of columns that declared attributes read."""
+    """The options of `Judgments.read`; ``pairs`` has the pairs of columns that declared attributes read."""
 
     columns: Mapping[str, str | None]
     winners: Mapping[str, str]
@@ -156,7 +155,7 @@ class Request:
     layout: str | None
 
     def with_options(self, options: Correction) -> "Request":
-        """Return the request with other options; columns and winners are added to the request's columns and winners."""
+        """Return the request with other options; entries of ``columns`` and ``winners`` are added to the request's."""
         return replace(
             self,
             columns={**self.columns, **options.get("columns", {})},
@@ -184,8 +183,7 @@ class VotesRead:
 def read_votes(source: Source | Table, request: Request) -> VotesRead:
     """Read the votes of a table.
 
-    If the table has errors, a `DataError` lists all errors. If columns are missing or misnamed, the rows are not
-    checked.
+    A `DataError` lists all errors of the table. If columns are missing or misnamed, the rows are not checked.
     """
     for key, known in CHOICES.items():
         if (value := getattr(request, key)) not in known:
@@ -193,7 +191,7 @@ def read_votes(source: Source | Table, request: Request) -> VotesRead:
     for label, side in request.winners.items():
         if side not in (*_WINNERS, _SKIP):
             raise ConfigError(f"winners: {label!r} must mean a, b, tie or skip; got {side!r}")
-    # words such as NULL mean an empty cell
+    # words such as NULL stand for an empty cell
     names = [_EMPTY if name is None else name for name in as_ids([*request.winners])]
     request = replace(request, winners=dict(zip(names, request.winners.values(), strict=True)))
     try:
@@ -204,12 +202,11 @@ def read_votes(source: Source | Table, request: Request) -> VotesRead:
 
 
 def _add_corrections(error: DataError, source: Source | Table, request: Request) -> None:
-    """Add to an error the options with which the table can be read.
+    """Find options with which badpo can read the table, and add them to the error.
 
-    The function tries the options that the error's problems propose, until the table is read without an error or no
-    proposal is left. Once badpo can read the table with the options, the function may also add a few rows of the table
-    to the error as examples. If no column of the table is known to name the annotators, the function adds the columns
-    that may name annotators to the error.
+    The function tries the options that the problems in the error propose, until it can read the table or no proposal is
+    left. If it can read the table, it may also add a few rows to the error as examples. If no column is known to name
+    the annotators, the function adds to the error the columns that may name them.
     """
     told = error
     fix: Correction = {}
@@ -259,9 +256,9 @@ def _add_corrections(error: DataError, source: Source | Table, request: Request)
 
 
 def _join_options(options: Correction, others: Correction) -> Correction:
-    """Join two sets of options; an option in ``others`` replaces the same option in ``options``.
+    """Merge two sets of options; an option in ``others`` replaces the same option in ``options``.
 
-    The columns and the winners in ``others`` are added to the columns and the winners in ``options``.
+    The entries of ``columns`` and ``winners`` in ``others`` are added to those in ``options``.
     """
     joined: Correction = {**options, **others}
     if "columns" in options and "columns" in others:
@@ -276,7 +273,7 @@ def _leaves_out_rows(fix: Correction) -> bool:
 
 
 def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
-    """Return options under which the labels or empty cells that ``error.fix`` leaves out mean ties."""
+    """Return options that read labels or empty cells as ties where ``error.fix`` leaves out their rows."""
     winners = error.fix.get("winners", {})
     ties = {label: "tie" for label, side in winners.items() if side == _SKIP}
     if not ties:
@@ -290,7 +287,7 @@ def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
 
 
 def _other_pairs(fix: Correction, table: Table) -> list[tuple[str, Correction]]:
-    """Return the options that read a pair of rating columns other than the pair in ``fix``."""
+    """Return options for each pair of rating columns that ``fix`` does not read."""
     columns = fix.get("columns", {})
     number = next((ours for ours in ("rating_a", "rank_a") if ours in columns), None)
     if number is None:
@@ -313,7 +310,7 @@ def _meaning(label: str, side: str) -> str:
 def _asked_of_labels(
     table: Table, winners: Mapping[str, str]
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
-    """Return a question to the user about the meaning of the labels, two possible answers, and rows to show.
+    """Return a question to the user about what the labels mean, its two possible answers, and rows to show.
 
     The question asks which side was preferred in one row of the table. The first of the two possible answers agrees
     with the label meanings in ``winners``, and the second answer contradicts these meanings.
@@ -324,7 +321,7 @@ def _asked_of_labels(
     labels = _Labels.of(of_rows, table, winners)
     known = {label: side for label, (side, _) in zip(labels.distinct, labels.sides, strict=True) if side}
     scale, winner = labels.scale, table.theirs["winner"]
-    # the labels with the clearest preference come first: labels at the ends of a scale, high before low
+    # the labels with the clearest preference come first: the two ends of a scale, the high end before the low end
     order = sorted(
         known,
         key=lambda label: (
@@ -354,7 +351,7 @@ def _asked_of_labels(
 
 
 def _plain(cell: object) -> str:
-    """Return the plain text of a cell, or ``str(cell)`` if the cell cannot be read as text or messages."""
+    """Return the plain text of a cell, or ``str(cell)`` if the cell holds neither text nor messages."""
     try:
         return plain_text(cell if isinstance(cell, str) else as_messages(cell))
     except ValueError:
@@ -362,7 +359,7 @@ def _plain(cell: object) -> str:
 
 
 def _filled(cells: Objects, winners: Mapping[str, str]) -> Objects:
-    """Return the labels of rows; if ``winners`` gives empty cells a meaning, empty cells become empty texts."""
+    """Replace empty cells with empty texts if ``winners`` gives empty cells a meaning."""
     return as_objects(_EMPTY if cell is None and _EMPTY in winners else cell for cell in cells)
 
 
@@ -372,30 +369,30 @@ class _Labels(NamedTuple):
     cells: Objects  # the label of each row, or None if the row has no label or nobody judged the row
     number: Ints  # the index of each row's label in ``distinct``, or -1 if the row has no label
     distinct: Sequence[str]
-    stated: Mapping[str, str]  # the meaning of labels according to the column name or number columns
-    stated_by: str  # a phrase that names this source of the meaning, for messages
+    stated: Mapping[str, str]  # the meanings of labels that the column name or number columns define
+    stated_by: str  # what defines the meanings in ``stated``, as a phrase for messages
     scale: RatingScale | None
     sides: list[tuple[str, str]]  # the result of `side_told` for each label in ``distinct``
 
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
-        """Interpret the labels in a table's winner column; ``winners`` has the label meanings that the user gave."""
+        """Interpret the labels in a table's winner column; ``winners`` has the meanings that the user gave."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         labels = filter(pd.notna, pd.unique(cells))
         is_skipped = {label: label in skips or _SKIPPED.fullmatch(folded(label)) for label in labels}
         cells = as_objects(None if is_skipped.get(cell) else cell for cell in cells)
         winners = {label: side for label, side in winners.items() if side != _SKIP}
         number, distinct = pd.factorize(cells)
-        # if the user declares only ties, a column name may still define the meaning of the other labels
+        # if the user gives a meaning only to ties, a column name may still define the meaning of the other labels
         are_told = bool({*winners.values()} - {"tie"})
         stated = {} if are_told else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
         columns = [folded(table.theirs[name]) for name in _A_B]
-        # if the labels are the ids of the preferred answers, they are not ratings, even if the ids are numbers
+        # labels that are ids of the preferred answers are not ratings, even if the ids are numbers
         scale = None
         if not _are_names_of_answers(cells, table.frame):
             scale = scale_of(distinct, told, table.kind == "rating")
-        # among the labels 1 and 2, the label 1 means the first side; among the labels 0 and 1, its meaning is unclear
+        # if the labels are 1 and 2, the label 1 means the first side; if they are 0 and 1, its meaning is unclear
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
@@ -411,7 +408,7 @@ class _Labels(NamedTuple):
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
         ]
         if known and all(mirrored.get(label) == side for label, side in known):
-            # all labels consist of the same words and the name of a side, so the known labels explain the other labels
+            # the labels differ only in the side that they name, so the known labels explain the other labels
             sides = [
                 each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
                 for label, each in zip(distinct, sides, strict=True)
@@ -420,7 +417,7 @@ class _Labels(NamedTuple):
 
 
 def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
-    """Return whether nearly every label is the id or the name of one of the two answers in the label's row."""
+    """Return whether nearly every label is the id or the name of one of the two answers in its row."""
     labels = pd.Series(cells, frame.index)
     labels = labels[labels.notna() & ~labels.isin([*TURNED, _EMPTY])]
     for pair in names_of_sides(frame):
@@ -431,11 +428,11 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 
 
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
-    """From columns of numbers, infer which side each label means; return the sides, and the columns as a phrase.
+    """Infer from columns of numbers which side each label means; return the sides, and a phrase that names the columns.
 
-    A pair of columns has a number for each side, such as ``score_a`` and ``score_b``, and the column names say whether
-    the higher number wins. The dict of sides and the phrase are empty if no pair of columns agrees with almost all
-    labels, or if two pairs of columns contradict each other.
+    Each pair of columns, such as ``score_a`` and ``score_b``, has a number for each side, and the column names say
+    whether the higher number wins. If no pair of columns agrees with almost all labels, or if two pairs contradict each
+    other, the result has no sides and an empty phrase.
     """
     n = int(pd.notna(labels).sum())
     found: dict[str, dict[str, str]] = {}
@@ -458,10 +455,10 @@ def rows_in_words(
     pseudonyms: pd.Series | None,
     labels: pd.Series | None = None,
 ) -> tuple[str, ...]:
-    """Describe a few of the votes in words, including a vote for each side if both sides have votes.
+    """Describe a few votes in words; if both sides have votes, include at least one vote for each side.
 
-    The tables are those of `badpo.data.judgments.Judgments`. ``pseudonyms`` are the pseudonyms of the annotators, if
-    the table names annotators. If ``labels`` are given, the description of a vote ends with the label in its row.
+    The tables are those of `badpo.data.judgments.Judgments`. ``pseudonyms`` has the pseudonyms of the annotators, or is
+    None if the table names no annotators. If ``labels`` are given, each description ends with the label of the row.
     """
     firsts = votes.index[~votes["sign"].duplicated()]
     descriptions = []
@@ -509,7 +506,7 @@ def _read_rows(table: Table, request: Request) -> VotesRead:
         replace(each, shown=_describe_votes(read, table)) if each.code == "N107" else each
         for each in found.problems
     )
-    # `found` no longer reports problems: the list of findings is complete before the rows of ties are processed
+    # the list of findings is complete before the rows of ties are processed, so `found` reports no further problems
     undecided = _content(ties, dropped.head(0), annotators, texts, carried, found) if len(ties) else None
     return replace(read, findings=findings, ties=undecided)
 
@@ -522,10 +519,10 @@ def _content(
     carried: dict[str, tuple[Objects, Objects]],
     found: Findings,
 ) -> VotesRead:
-    """Return the comparisons, the votes and the annotators of the votes.
+    """Build the tables of comparisons, votes and annotators.
 
-    The first vote on a comparison defines response a and response b. If another vote on the comparison has the two
-    responses in the other order, its sides are exchanged.
+    The first vote on a comparison defines response a and response b. If a later vote has the two responses in the
+    opposite order, its sides are exchanged.
     """
     table = found.table
     number, _ = pd.factorize(votes["comparison"])
@@ -550,15 +547,15 @@ def _content(
     return VotesRead(comparisons, read.reset_index(drop=True), voters, has_identities, dropped)
 
 
-# Most of the following functions read some columns of the table and add columns of numbers and ids to ``rows``.
+# Most of the following functions read columns of the table and add columns of numbers and ids to ``rows``.
 
 # -- who voted -------------------------------------------------------------------------------------------------
 
 
 def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFrame:
-    """Add the column ``annotator`` (-1 if a row has no annotator) to ``rows``, and return the table of annotators.
+    """Add the column ``annotator`` to ``rows`` (-1 for rows without an annotator), and return the table of annotators.
 
-    The returned table has the pseudonym, the class and, for models only, the name of each annotator.
+    The table has the pseudonym and the class of each annotator, and the name of each annotator that is a model.
     """
     if "annotator" not in found.frame:
         _report_no_annotators(found)
@@ -570,7 +567,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         "fill in the annotator, or read the table without annotators, which keeps all votes; with "
         "annotators_missing=drop (--annotators-missing drop), badpo leaves out the rows without an annotator"
     ) * (missing == "error")
-    # if only a few rows lack an annotator, the proposed correction drops these rows and keeps the annotators
+    # if only a few rows lack an annotator, propose to drop these rows rather than all annotators
     n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
     is_few = n_missing <= FEW_ROWS * len(rows)
     fix: Correction = {"bad_rows": "drop"} if is_few else {"columns": {"annotator": None}}
@@ -586,7 +583,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         is_model = (first.str.strip().str.casefold() == MODEL_CLASS).to_numpy()
         annotators.loc[is_model, "model"] = model_names(raw_ids[is_model])
         conflict = label.notna() & (number >= 0) & (label != first.reindex(number).to_numpy())
-        what = "an annotator has another annotator_class than before"
+        what = "an annotator has a different annotator_class than in an earlier row"
         remedy = "give each annotator one class, or leave the column out"
         fix = {"columns": {"annotator_class": None}}
         found.rows("E115", what, "annotator_class", conflict, remedy, fix)
@@ -602,7 +599,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 
 
 def _report_no_annotators(found: Findings) -> None:
-    """Report that the table has no annotator column, and which columns may name the annotators."""
+    """Report that the table has no annotator column, and list columns that may name the annotators."""
     like = like_annotators(name for name in found.frame if name not in KNOWN)
     what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
     remedy = "nothing, if you estimate a pooled bias; the bias of each annotator requires a column of annotator ids"
@@ -615,25 +612,24 @@ def _report_no_annotators(found: Findings) -> None:
 
 
 def _report_ids(raw_ids: Objects, names: pd.Series, found: Findings) -> None:
-    """Report raw ids that identify people directly, and annotators whose ids differ only in their spelling."""
+    """Report raw ids that identify people directly, and groups of annotators whose ids differ only in spelling."""
     if kinds := direct_identifiers(list(raw_ids)):
-        what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
+        what = f"annotator ids look like {' and '.join(kinds)}; badpo replaced them with pseudonyms while reading"
         remedy = "share only the imported table, which holds pseudonyms, and not the source table"
         found.note("W301", what, remedy)
     groups = names.groupby([*map(folded_id, raw_ids)], sort=False)
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
         n = counted(len(alike), "group")
         what = f"{n} of annotators whose ids differ only in case, spaces or leading zeros"
-        remedy = (
-            f"if each group is one person, write the ids in one form before reading: {listed(alike)}"
-        )
+        remedy = f"if each group is one person, spell the person's ids the same way before reading: {listed(alike)}"
         found.note("W113", what, remedy, len(alike))
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
-    """Replace each cell of a column that contains a raw annotator id with a pseudonym; return all cells.
+    """Replace cells that contain a raw annotator id with pseudonyms; return all cells of the column.
 
-    If a cell contains a raw id, all cells of the column become text. Otherwise the cells are returned unchanged.
+    If any cell contains a raw id, all cells of the column become text. Otherwise, the function returns the cells
+    unchanged.
     """
     texts = as_ids(cells)
     hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in (*_IDS, "annotator_class"))
@@ -642,7 +638,7 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
     n_there = int(pd.notna(cells).sum())
     of_all = f"{n:,} of {counted(n_there, 'annotator' if name == 'annotator_class' else 'cell')}"
     if name == "annotator_class" and 2 * n > n_there:
-        what = f"annotator_class holds annotator ids, and badpo would write them to files without change: {of_all}"
+        what = f"annotator_class holds annotator ids, and badpo would write them to files unchanged: {of_all}"
         remedy = 'leave the column unused; badpo shows the name of an annotator only if its annotator_class is "model"'
         found.note("E118", what, remedy, n, name, fix={"columns": {name: None}})
     else:
@@ -656,13 +652,12 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
 
 
 def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text, Text]:
-    """Return the prompt and the two responses of a row, either all as text or all as lists of messages.
+    """Convert the prompt and the two responses of a row to the same form: text, or lists of messages.
 
-    Both given responses must be text, or both must be lists of messages. In most cases, a given prompt is returned as
-    the prompt. If there is no prompt, or if the prompt is text and the responses are whole conversations, the shared
-    beginning of the two responses becomes the prompt, as in TRL. If the shared beginning contains "Assistant:" marks,
-    the prompt ends after the last mark. If the prompt or the responses are lists of messages, the remaining texts
-    become messages too.
+    Either both responses must be text, or both must be lists of messages. If the row has no prompt, or if the prompt is
+    text and the responses are whole conversations, the common prefix of the two responses becomes the prompt, as in
+    TRL. If the common prefix contains "Assistant:" markers, the prompt ends after the last marker. If either the prompt
+    or the responses are lists of messages, the other texts become messages too.
     """
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
@@ -682,10 +677,10 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 
 
 def shared_beginning(first: Text, second: Text) -> int:
-    """Return the number of characters or messages in the shared beginning of two responses.
+    """Return the number of characters or messages in the common prefix of two responses.
 
-    The shared beginning is never a whole response, so a response without the shared beginning is never empty. A space
-    at the end of the shared beginning belongs to the responses, as in TRL.
+    The common prefix is never a whole response, so a response is never empty after its removal. A space at the end of
+    the common prefix stays with the responses, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -699,8 +694,8 @@ def shared_beginning(first: Text, second: Text) -> int:
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     """Add the columns ``prompt``, ``first`` and ``second`` to ``rows``, and return the distinct texts.
 
-    Each added column has, for each row, the index of a text in the returned array. The index is negative if the row has
-    an error. The column ``first`` has the indices of response a or of the chosen response.
+    The added columns have indices into the array of distinct texts. If a row has an error, its index is negative. The
+    column ``first`` has the index of response a or of the chosen response.
     """
     has_prompt = "prompt" in found.frame
     sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
@@ -725,7 +720,7 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
         is_text = np.array([isinstance(text, str) for text in texts])[codes[0]]
         if (is_text != (codes[0] >= 0)).any():
             what = "some rows hold texts and other rows hold chat messages; the listed rows hold texts"
-            found.rows("E105", what, None, is_text, "give all rows in one form")
+            found.rows("E105", what, None, is_text, "write all rows in the same form")
     contents = (
         "".join(message["content"] for message in text) if isinstance(text, list) else str(text)
         for text in texts
@@ -750,14 +745,14 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     for name, is_blank in zip(sides, blank[1:], strict=True):
         remedy = "check the export; the votes are kept, because an empty response can be an answer"
         found.rows("W134", f"empty response ({name})", name, is_blank, remedy)
-    # mark rows without a prompt as faulty, so that differing texts of their comparison are not a second error
+    # mark rows without a prompt as faulty, so that different texts in their comparison do not cause a second error
     codes[0, blank[0]] = -1
     rows[["prompt", "first", "second"]] = codes.T
     return texts
 
 
 def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
-    """Apply `arrange` to each distinct row; return the new distinct texts and the new indices of the rows."""
+    """Apply `arrange` to each distinct row; return the new distinct texts and the rows' indices into them."""
     distinct, number = np.unique(codes, axis=1, return_inverse=True)
     arranged = np.full((3, distinct.shape[1]), None, dtype=object)
     for i, row in enumerate(distinct.T):
@@ -769,7 +764,7 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
-    """Add to ``rows`` the index of each row's pair of texts, the index of its comparison, and the table's ids."""
+    """Add the index of the pair of texts, the index of the comparison, and the table's ids to each row."""
     low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
@@ -801,7 +796,7 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
 def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> None:
     """Add the columns ``sign``, ``weight`` and ``shown`` to ``rows``.
 
-    ``shown`` is the sign of the side that was shown first, or 0 if the table does not record this.
+    ``shown`` is the sign of the side that was shown first, or 0 if the table does not say which side this was.
     """
     rows["sign"], rows["weight"] = 1, 1.0
     if found.table.kind != "chosen_rejected":
@@ -825,26 +820,26 @@ def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None
     """Compare the votes with other columns that may name the winner.
 
     A table with chosen and rejected responses may also have a column ``winner``, and a table with winners may also have
-    columns ``chosen`` and ``rejected``. If the additional column contradicts a vote, the row is reported as an error.
-    If no cell of the additional column names a side, a notice says that the column is not read.
+    columns ``chosen`` and ``rejected``. If the additional column contradicts a vote, the function reports an error for
+    the row. If no cell of the additional column names a side, a notice says that the column is not read.
     """
     is_chosen = found.table.kind == "chosen_rejected"
     for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
         if name not in found.frame:
             continue
         labels = found.frame[name].to_numpy(dtype=object)
-        # in a table of chosen and rejected responses, the labels a and b have no meaning
-        # labels that are numbers are not read, because they may count from 0 or from 1
+        # in a table of chosen and rejected responses, the labels a and b mean nothing
+        # numbers are not read as labels, because they may count from 0 or from 1
         words = [] if is_chosen else few_labels(found.frame[name])
         known = {one: side[0] for one in words if math.isnan(number_of(one)) and (side := side_of(one))}
         said = as_objects([""] * len(labels))
-        # compare the labels with the answers first: if the two answers are the texts "A" and "B", so are the labels
+        # compare labels with the answers first, because a label "A" may be the text of one of the two answers
         _by_row(labels, said, rows, texts, found)
         words = [known.get(cell, "") if isinstance(cell, str) else "" for cell in labels]
         said = np.where(said == "", as_objects(words), said)
         signs = pd.Series(said).map({**_WINNERS, "": 0}).to_numpy() * sign
         read = "chosen and rejected" if is_chosen else "winner"
-        what, remedy = f"{name} names another side than {read}", "leave the wrong column unused"
+        what, remedy = f"{name} names a different side than {read}", "leave the wrong column unused"
         wrong = signs * rows["sign"].to_numpy() < 0
         found.rows("E117", what, name, wrong, remedy, {"columns": {name: None}})
         if not signs.any():
@@ -872,10 +867,9 @@ def _shown_first(found: Findings) -> Ints:
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
     """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
-    If the user gave a meaning of a label, the label has this meaning. If the user gave no meaning, a label can name a
-    side, a response column, or the preferred text or model of its row. If the labels do not match the names of the
-    response columns, a notice reports how the labels were read. Unknown labels, which could mean either side, are an
-    error.
+    A label has the meaning that the user gave. If the user gave none, the label may name a side, a response column, or
+    the preferred text or model of its row. If the labels do not match the names of the response columns, a notice
+    reports how the labels were read. Labels that could mean either side are an error.
     """
     remedy = "write a, b or tie, or say whether an empty cell means a tie or no vote (skip)"
     n_empty = int(ids_in(found.frame["winner"]).isna().sum()) if "winner" in found.frame else 0
@@ -884,7 +878,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     written = _filled(written, winners)
     labels = _Labels.of(written, found.table, winners)
     found.bad[pd.isna(labels.cells) & ~pd.isna(written)] = "skipped"
-    # if a label in the option winners means side a or b, but no row has a label from the option, this is an error
+    # report an error if the option winners has labels for side a or b, but no row has any of its labels
     given = [*map(str, winners)]
     if {"a", "b"} & {*winners.values()} and not labels.scale and {*given}.isdisjoint(labels.distinct):
         hidden = hidden_ids(labels.cells.tolist(), found.raw_ids.tolist(), inside=True)
@@ -904,7 +898,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 
 
 def _report_meanings(labels: "_Labels", found: Findings) -> None:
-    """Report how labels were read that do not name a response, such as ratings and labels of places."""
+    """Report how badpo read labels that do not name a response, such as ratings and numbers of answers."""
     scale, stated_by = labels.scale, labels.stated_by
     by_order = {
         label: side
@@ -933,7 +927,7 @@ def _on_scale(scale: RatingScale) -> str:
 
 
 def _report_unknown(labels: "_Labels", side: Objects, found: Findings) -> None:
-    """Report the labels in rows without a side, and propose meanings of these labels."""
+    """Report labels whose side is unknown, and propose meanings for them."""
     scale, n_rows = labels.scale, len(labels.cells)
     is_unknown = (side == "") & ~pd.isna(labels.cells)
     if not is_unknown.any():
@@ -948,13 +942,13 @@ def _report_unknown(labels: "_Labels", side: Objects, found: Findings) -> None:
     are_sides = [bool(side_told(who, {}, sides, None, False)[0]) for who in voters]
     are_ratings = scale is not None and scale.end <= _LARGEST_RATING
     if len(unknown) > len(voters) > 0 and all(are_sides) and not are_ratings:
-        # the labels in the winner column are ids of people
+        # the labels in the winner column are people's ids
         what = 'the column "annotator" names the winners; the labels in "winner" are not shown, as they may be ids'
         turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
     elif meanings := {} if hidden else proposed(counts, {*side} - {""}, scale):
-        # the meaning of a label concerns all rows, so bad_rows=drop must not drop individual rows with an unknown label
+        # a label has the same meaning in all rows, so bad_rows=drop must not drop individual rows with an unknown label
         said = _on_scale(scale) if scale else f"unknown winner {quoted}"
         what = f"{said}: {n:,} of {counted(n_rows, 'row')}"
         remedy = (
@@ -982,15 +976,15 @@ _SKIPPED = re.compile(
 
 
 def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
-    """Return the meaning that the name of a winner column gives to labels that are numbers, grades, or yes and no."""
+    """Return the meanings that a winner column's name gives to numbers, grades, or the labels yes and no."""
     told, numbers = direction_of(header), [number_of(label) for label in labels]
     if told.keys() == {"0", "1"} and 2.0 in numbers:
-        return {}  # the labels are numbers of answers that count from 1
+        return {}  # the labels count the answers from 1
     if told.keys() != {"high"}:
         return told
     yes, no = told["high"], TURNED[told["high"]]
     if grades := graded(labels):
-        # a label is a degree of agreement with a statement such as "A is better than B" in the column name
+        # the column name is a statement such as "A is better than B", and each label is a degree of agreement
         return {
             label: yes if grade > 0 else no if grade < 0 else "tie" for label, grade in grades.items()
         }
@@ -1003,17 +997,17 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
     yes_or_no = {label: side for label, side in zip(labels, sides, strict=True) if side}
     if len(yes_or_no) == len({*labels}):
         return yes_or_no
-    # if the only labels are 1 and 2, then 1 may mean yes and 2 may mean no, so 2 is not read as the high end of a scale
+    # do not read 2 as the high end of a scale if the only labels are 1 and 2, which may mean yes and no
     return told if {*numbers} != {1.0, 2.0} else {}
 
 
 def _quoted(labels: Sequence[str], hidden: Mapping[str, str]) -> str:
-    """Format labels in quotes; if a label contains the id of an annotator, a pseudonym replaces the label."""
+    """Format labels in quotes; a pseudonym replaces each label that contains an annotator's id."""
     return listed([f'"{hidden.get(label, label)[:_SHOWN_CHARACTERS]}"' for label in labels])
 
 
 def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
-    """Set ``side`` in each row whose label is the text of the preferred response or the name of its model."""
+    """If a row's label is the text or the model of only one of its responses, set ``side`` to that response."""
     open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
     pairs = [[texts[rows[name]] for name in ("first", "second")]]
     if found.table.kind != "chosen_rejected":
@@ -1022,7 +1016,7 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
         ]
     for cells in pairs:
         for row in open_rows:
-            # a label that is not a text matches neither of the two responses
+            # a label that is not a text matches neither response
             is_first, is_second = (
                 isinstance(labels[row], str)
                 and isinstance(column[row], str)
@@ -1043,10 +1037,10 @@ def _beginning(text: str) -> str:
 
 
 def _not_used(found: Findings, told: set[str]) -> None:
-    """Report the columns of the table that are not used.
+    """Report unused columns of the table.
 
-    Unused columns are reported if one of them may hold groups of annotators, or if the table has annotators and badpo
-    recognised some columns automatically.
+    The function reports unused columns if one of them may hold groups of annotators, or if the table has annotators and
+    badpo recognised some columns automatically.
     """
     frame, theirs = found.table.frame, {*found.table.theirs}
     known = theirs | told | {*itertools.chain(*(names for _, names, *_ in _NOT_READ))}
@@ -1065,7 +1059,7 @@ def _not_used(found: Findings, told: set[str]) -> None:
 def _carried(
     keep: Sequence[str], pairs: Sequence[tuple[str, str]], found: Findings
 ) -> dict[str, tuple[Objects, Objects]]:
-    """Return two arrays for each carried column: its cells, and the cells for rows whose two sides are exchanged.
+    """Return two arrays for each carried column: its cells, and the cells to use if a row's sides are exchanged.
 
     A carried column is a column of the table that badpo keeps in the judgments. badpo always keeps a pair of number
     columns for the two sides, such as ``score_a`` and ``score_b``. The cells of a pair of number columns become
@@ -1092,7 +1086,7 @@ def _carried(
                 f"the {what} is not in the table, or badpo reads it as votes or texts.{hint}",
                 remedy,
             )
-    # if an attribute reads a column, the column is read as numbers, even if ``keep`` names the column
+    # a column that an attribute reads becomes numbers, even if ``keep`` names the column
     as_written = {*keep}.difference(columns)
     for pair in sides.items():
         numbers = {name: as_numbers(frame[name]) for name in pair}
@@ -1119,7 +1113,7 @@ def _carried(
 
 
 def _fault(name: str, frame: pd.DataFrame) -> str:
-    """Return the reason why a column cannot be kept alongside the votes; "" if the column can be kept."""
+    """Return why a column cannot be kept alongside the votes, or "" if it can."""
     if name not in frame:
         return "is not in the table, or badpo reads it as votes or texts"
     try:
@@ -1136,9 +1130,9 @@ def _fault(name: str, frame: pd.DataFrame) -> str:
 def _votes(
     rows: pd.DataFrame, repeated: str, found: Findings
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return the rows that are votes, the rows that are ties, and the counts of the rows that are left out.
+    """Return the rows with votes, the rows with ties, and counts of the rows that are left out.
 
-    Rows that are left out are counted by reason and annotator.
+    The counts of rows that are left out are grouped by reason and annotator.
     """
     has_identities, earlier = "annotator" in found.frame, found.table.dropped
     reason = pd.Series(None, index=rows.index, dtype=object)
@@ -1146,7 +1140,7 @@ def _votes(
     reason[rows["annotator"] < 0] = "no annotator"
     is_bad = ~pd.isna(found.bad)
     reason[is_bad] = found.bad[is_bad]
-    # compute the sign of each vote for a fixed order of the two texts, because rows may have them in either order
+    # compute the sign of each vote for a fixed order of the two texts, because rows may have the texts in either order
     order = np.where(rows["first"] <= rows["second"], 1, -1)
     rows = rows.assign(order=order, said=rows["sign"] * order, seen=rows["shown"] * order)
     if has_identities:
@@ -1166,7 +1160,7 @@ def _votes(
     votes = rows[reason.isna()]
     if not len(votes):
         what = f"no vote is left of {counted(n, 'row')}"
-        found.note("E104", what, "give rows with a winner and an annotator", n)
+        found.note("E104", what, "provide rows that have a winner and an annotator", n)
         found.stop_at_errors()
     entries = [*earlier, *counts.reset_index(name="n").to_dict("records")]
     dropped = pd.DataFrame(entries, columns=["reason", "annotator", "n"])
@@ -1175,12 +1169,12 @@ def _votes(
 
 
 def _exported_twice(rows: pd.DataFrame) -> pd.Index:
-    """Return the rows that repeat a vote of the same annotator on the same texts with the two sides exchanged.
+    """Return rows in which an annotator's vote on the same two texts is repeated with the sides exchanged.
 
-    Annotators who judge a pair again sometimes change their minds, and models do this even more often. If at least
+    Annotators who judge a pair again sometimes change their minds, and models do so even more often. If at least
     ``FEWEST_COPIES`` rows repeat a vote and all of these rows agree with the annotator's first vote, the table was
-    exported twice. Otherwise the result is empty. Comparison ids are ignored. If two votes differ in the response that
-    was shown first, the second vote is a separate judgment and not a copy.
+    exported twice. Otherwise, the result is empty. Comparison ids are ignored. If different responses were shown first
+    in two votes, the second vote is a separate judgment, not a copy.
     """
     votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
     first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
@@ -1190,10 +1184,10 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
 
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
-    """Return the rows to leave out because the same annotator votes on the comparison again in a later row.
+    """Return rows to leave out because the same annotator votes on the same comparison again in a later row.
 
-    The result is empty unless ``repeated`` is "last". Repeated votes are reported in any case. If the other side was
-    shown first for an annotator's second vote, this vote is not a repeated vote, and both votes are kept.
+    The result is empty unless ``repeated`` is "last". Repeated votes are reported in either case. If different sides
+    were shown first in two votes of an annotator, neither vote counts as repeated, and both are kept.
     """
     same = rows[["annotator", "comparison", "seen"]]
     again = same.duplicated()
@@ -1217,9 +1211,9 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
 def _comparisons(
     votes: pd.DataFrame, firsts: pd.DataFrame, texts: Objects, found: Findings
 ) -> pd.DataFrame:
-    """Return the table of comparisons, which is made from the first vote on each comparison.
+    """Build the table of comparisons from the first vote on each comparison.
 
-    If the source has no comparison ids or no prompt ids, hashes of the texts are used as ids.
+    If the source has no comparison ids or no prompt ids, hashes of the texts serve as ids.
     """
     n_merged = len(votes) - len(firsts)
     if "comparison_id" not in votes and n_merged:
@@ -1227,11 +1221,11 @@ def _comparisons(
             f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
             "and the same two texts, in either order, are votes on one comparison"
         )
-        found.note("N138", what, "a column comparison_id would decide instead", n_merged)
+        found.note("N138", what, "to override this, add a column comparison_id", n_merged)
     turned = votes.index[votes["turn"] < 0]
     if n := len(turned):
-        what = f"{counted(n, 'judgment')} with the two responses in the other order"
-        remedy = "nothing has to be done: in rows with the other order, badpo exchanged the sides and shown_first"
+        what = f"{counted(n, 'judgment')} with the two responses in the opposite order"
+        remedy = "nothing has to be done: badpo exchanged the sides and shown_first in these rows"
         found.note("N118", what, remedy, n, rows=turned)
     if n := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n, 'comparison')} with the same texts as a comparison with another id; they stay separate"
@@ -1246,7 +1240,7 @@ def _comparisons(
         n_votes = int(votes["number"].isin(same["number"]).sum())
         of_votes = f"{counted(n, 'comparison')} ({counted(n_votes, 'judgment')})"
         what = f"{of_votes} of two identical responses: no signal"
-        remedy = "check the export: was a difference lost? They are kept"
+        remedy = "check whether the export lost a difference; the comparisons are kept"
         found.note("W131", what, remedy, n, rows=same.index)
     prompt, a, b = (texts[firsts[side]] for side in ("prompt", "first", "second"))
     pairs = [sorted(pair, key=text_key) for pair in zip(a, b, strict=True)]
@@ -1264,18 +1258,18 @@ def _comparisons(
 
 
 def _digest(prefix: str, *values: Text) -> str:
-    """Return an id that is a hash of texts; the same texts give the same id on every machine."""
+    """Hash texts to an id; the same texts give the same id on every machine."""
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"
 
 
 def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
-    """Return the table with placeholder texts of the lengths in two columns, and the command that writes the table."""
+    """Add placeholder texts whose lengths are in two columns; return the table and a command that writes it."""
     table = reshape(with_legends(flatten(table))[0], pair)
     lengths = [as_numbers(table.frame[name]) for name in pair]
     sides = ("chosen", "rejected") if pair in columns_of_outcomes(pair) else PAIR[1:]
     texts = [as_objects("word " * int(n) for n in np.nan_to_num(of)) for of in lengths]
-    # the text of the prompt has the two lengths in ascending order, so that all votes on a pair have the same prompt
+    # the prompt names the two lengths in ascending order, so that all votes on a pair have the same prompt
     prompts = as_objects("lengths {:g}, {:g}".format(*sorted(of)) for of in zip(*lengths, strict=True))
     new = dict(zip(sides, texts, strict=True))
     made = replace(table, frame=table.frame.assign(prompt=prompts, **new), notes=())
@@ -1284,5 +1278,5 @@ def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
 
 
 def write_texts(path: str, pair: tuple[str, str]) -> None:
-    """Read a table, add placeholder texts with the lengths in two of its columns, and write ``with_lengths.csv``."""
+    """Read a table, add placeholder texts whose lengths are in two of its columns, and write ``with_lengths.csv``."""
     with_texts(read_table(path), pair)[0].frame.to_csv("with_lengths.csv", index=False)
