@@ -1,11 +1,11 @@
 """Select the judgments for each optimizer step and build the micro-batch tensors.
 
-The judgments of an optimizer step are selected for all processes together and depend only on the seed and the step.
-The judgments of a step are then divided into micro-batches. All votes of a step on the same comparison are in the same
+The judgments of an optimizer step are selected for all processes together and depend only on the seed and the step. The
+judgments of a step are then divided into micro-batches. All of a step's votes on one comparison are in the same
 micro-batch, so that the comparison goes through the model only once.
 """
 
-# mypy does not analyze torch, so torch classes have no types
+# mypy does not analyze torch, so torch's classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -40,25 +40,24 @@ class MicroBatch(TypedDict):
     sign: Tensor  # +1 if response a was chosen, -1 if response b was chosen
     annotator: Tensor  # index of each judgment's annotator
     delta: Tensor  # attribute difference of a minus b, (n_judgments, n_attributes)
-    weight: Tensor  # weight of each judgment: of the table, in training of the objective
+    weight: Tensor  # weight of each judgment: from the table or, in training, from the objective
     share: NotRequired[
         float
     ]  # share of the judgments of the step, or number of judgments in an evaluation
     token_weight: NotRequired[Tensor]  # weight of every scored token, if the objective weighs tokens
     router_load: NotRequired[Tensor]  # load-balancing loss of the routers, from the forward
-    # log-probabilities and rewards of all responses; only present if the forward pass scores every response token
+    # log-probabilities and rewards of all responses; present only if the forward pass scores every response token
     response_scores: NotRequired[tuple[Tensor, Tensor]]
 
 
 def plan_steps(
     batching: str, comparison: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Distribute an epoch's judgments over optimizer steps.
+    """Distribute the judgments of an epoch over optimizer steps.
 
     ``random`` shuffles individual judgments and puts ``batch_size`` of them into a step, as in the paper. ``grouped``
-    shuffles comparisons and puts ``batch_size`` judgments of consecutive comparisons into a step; the judgments of a
-    comparison may continue in the next step. ``comparisons`` puts ``batch_size`` comparisons with all their judgments
-    into a step.
+    shuffles comparisons and puts ``batch_size`` judgments of consecutive comparisons into a step; the judgments of one
+    comparison may span two steps. ``comparisons`` puts ``batch_size`` comparisons with all their judgments into a step.
     """
     if batching not in BATCHING:
         raise ConfigError(f'batching is "{batching}"; choose one of {", ".join(BATCHING)}')
@@ -75,7 +74,7 @@ def plan_steps(
 def split_step(
     votes: np.ndarray, comparison: np.ndarray, n_fed: np.ndarray, n_parts: int
 ) -> list[np.ndarray]:
-    """Divide the judgments of a step into ``n_parts`` micro-batches with about the same number of tokens.
+    """Divide the judgments of a step into ``n_parts`` micro-batches of about the same number of tokens.
 
     Judgments on the same comparison are in the same micro-batch. If a step has fewer comparisons than micro-batches,
     the last micro-batches are empty.
@@ -89,7 +88,7 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Data set of judgments; each item contains the token ids of one judgment under TRL's column names."""
+    """Data set of judgments. Each item contains the token ids of one judgment under TRL's column names."""
 
     judgments: Judgments
     encoded: EncodedComparisons
@@ -106,7 +105,7 @@ class EncodedJudgments(torch.utils.data.Dataset):
         return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the judgments' positions unchanged, because `ComparisonCollator` itself reads the judgments."""
+        """Return the positions unchanged, because `ComparisonCollator` reads the judgments itself."""
         return indices
 
     @property
@@ -148,10 +147,10 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Build the tensors of a micro-batch: each comparison once for the forward pass, and all votes on it.
+    """Build the tensors of a micro-batch, which contain each comparison once and all votes on it.
 
-    All processes need the same number of micro-batches. A micro-batch without judgments therefore contains the first
-    comparison of the data but no vote, so its loss is zero but still depends on every parameter.
+    All processes must have the same number of micro-batches. A micro-batch without judgments therefore contains the
+    first comparison of the data but no vote. Its loss is zero but still depends on every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
@@ -189,7 +188,7 @@ class ComparisonCollator:
 
 
 def evaluation_batches(judgments: Judgments, args: TrainingArguments) -> list[np.ndarray]:
-    """Return the micro-batches in which one process evaluates its share of the judgments, sorted by comparison.
+    """Return one process's evaluation micro-batches: its share of the judgments, sorted by comparison.
 
     All processes have the same number of micro-batches, because every process must take part when sharded weights are
     gathered.

@@ -1,9 +1,8 @@
 """Metrics of a step or an evaluation, and errors for non-finite values.
 
 If a value is not finite, all processes of a run stop together, because a process that stopped alone would leave the
-other processes waiting. The Trainer's checks are not sufficient: the mean loss of a step does not show which comparison
-causes the error, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may
-already exist.
+other processes waiting. The Trainer's checks are not sufficient. The mean loss of a step does not show which comparison
+causes the error, and a non-finite gradient changes the loss only in the next step, when a checkpoint may already exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ THETA_METRIC = "bias/theta/"
 # Prefixes of metrics that describe annotators.
 _PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-# Maximum numbers of comparisons that an error message describes and that it only lists by name.
+# Maximum number of comparisons that an error message describes, and maximum number that it lists by name.
 N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
@@ -33,8 +32,8 @@ REMEDY = (
 )
 
 
-# In a run of at least LEAST_STEPS steps, some logged mean margin should be beyond LEAST_MARGIN, in log-odds. Otherwise
-# the suggested learning rate aims at AIMED_MARGIN, but is at most MOST_TIMES the present learning rate.
+# In a run of at least LEAST_STEPS steps, some logged mean margin should exceed LEAST_MARGIN, in log-odds.
+# Otherwise, W153 suggests a learning rate that aims at AIMED_MARGIN, at most MOST_TIMES the current learning rate.
 LEAST_STEPS, LEAST_MARGIN, AIMED_MARGIN, MOST_TIMES = 30, 0.02, 0.5, 300.0
 
 
@@ -43,9 +42,9 @@ class NotFiniteError(FloatingPointError):
 
 
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
-    """Raise `NotFiniteError` if a reference log-probability of a response is not finite.
+    """Raise `NotFiniteError` if any reference log-probability is not finite.
 
-    Without a check of the reference, the run would stop at a later step, and every resumed run would stop there too.
+    Without this check of the reference, the run and every resumed run would stop at a later training step.
     """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:
@@ -58,9 +57,9 @@ def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) 
 
 
 class Tally:
-    """Sums of metrics over judgments, which processes can add up, with a record of all values that are not finite.
+    """Sums of metrics over judgments, which can be added up over processes, with a record of all non-finite values.
 
-    ``sums`` has one row for each metric, with the numerator and the denominator of its ratio.
+    ``sums`` has one row for each metric, which contains the metric's numerator and denominator.
     """
 
     def __init__(self, judgments: Judgments, device: torch.device):
@@ -93,7 +92,7 @@ class Tally:
             (sign * margins, ones),
             (correct, ones),
             (sign * (margins + bias_logits) > 0, ones),
-            # the micro-batch shares of a step add up to 1, so the router loss is a mean over steps
+            # a step's micro-batch shares add up to 1, so the router loss is a mean over steps
             (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored
@@ -102,7 +101,7 @@ class Tally:
         else:
             sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
             ratios += [(values[side], ones) for values in scores for side in sides]
-        # thresholds are rounded like delta, so that a difference equal to the threshold does not exceed it
+        # thresholds get the precision of delta, so that a difference equal to its threshold does not exceed it
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
@@ -114,9 +113,9 @@ class Tally:
         self._values.append((inputs["vote_index"], values))
 
     def metrics(self, router_coefficient: float = 0.0) -> dict[str, float]:
-        """Return the metrics under the names of TRL, except for metrics without data.
+        """Return the metrics under TRL's names; omit metrics without data.
 
-        ``loss`` includes the routers' loss. ``rewards/margins`` is the margin u of the policy without the bias, and
+        ``loss`` includes the routers' loss. ``rewards/margins`` is the policy's margin u without the bias, whereas
         ``votes/accuracy`` includes the bias.
         """
         sums = zip(self._names, self.sums.tolist(), strict=True)
@@ -133,12 +132,12 @@ class Tally:
 
     @property
     def margins(self) -> Tensor:
-        """Margins of the judgments that this process added, in the same order as the judgments."""
+        """Margins of the judgments that this process added, in the order of addition."""
         return torch.cat([values[0] for _, values in self._values])
 
     @property
     def losses(self) -> Tensor:
-        """Losses of the judgments that this process added, in the same order as the judgments."""
+        """Losses of the judgments that this process added, in the order of addition."""
         return torch.cat([values[2] for _, values in self._values])
 
     @property
@@ -149,7 +148,7 @@ class Tally:
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
         """Sum the metrics and the tensors in ``more`` over all processes; return the summed tensors.
 
-        If a judgment's value is not finite on any process, raise `NotFiniteError` with a message that begins with
+        If any process has a judgment with a non-finite value, raise `NotFiniteError` with a message that begins with
         ``when``.
         """
         parts = [self._n_broken, self.sums, *more]
@@ -169,11 +168,11 @@ class Tally:
         policy: Iterable[torch.nn.Parameter],
         theta: Sequence[torch.nn.Parameter],
     ) -> None:
-        """Add up a step's sums and the gradient of theta over all processes.
+        """Add up the metric sums of a step and the gradient of theta over all processes.
 
         The sum of theta's gradients over all processes replaces the gradient of this process. The gradients of
-        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty, because the scaler
-        has already found a gradient that is not finite, and training continues with a smaller scale.
+        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty: the scaler has
+        already found a non-finite gradient, and training continues with a smaller scale.
         """
         n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
@@ -190,13 +189,13 @@ class Tally:
             parameter.grad = gradient.to(parameter.dtype)
 
     def _rows(self, vote_index: Tensor) -> pd.DataFrame:
-        """Judgments in a micro-batch, with the names of their comparisons and annotators."""
+        """Judgments of a micro-batch, with their comparison ids and the pseudonyms of their annotators."""
         rows = self._judgments.votes.iloc[vote_index.tolist()]
         rows = rows.join(self._judgments.comparisons["comparison_id"], on="comparison")
         return rows.join(self._judgments.annotators["pseudonym"], on="annotator")
 
     def _describe_broken(self) -> list[str]:
-        """For each comparison with non-finite values, describe the first of these values."""
+        """Describe the first non-finite value of each comparison that has one."""
         descriptions: dict[str, str] = {}
         for index, values in self._values:
             rows = self._rows(index)
@@ -215,8 +214,8 @@ def report_unmoved_policy(
 ) -> list[Problem]:
     """W153: the policy hardly changed during training.
 
-    ``logs`` are the metrics of the run at all logged steps. For small changes, the margin is proportional to the
-    learning rate.
+    ``logs`` are the metrics of the run at all logged steps. For a policy that hardly changes, the margin is
+    proportional to the learning rate.
     """
     margins = [abs(entry["rewards/margins"]) for entry in logs if "rewards/margins" in entry]
     largest = max(margins, default=0.0)
@@ -230,13 +229,13 @@ def report_unmoved_policy(
             f"the log contains, was never larger than {largest:.2g} log-odds in absolute value",
             f"learning_rate {learning_rate:g}",
             f"raise the learning rate, for example to --learning_rate {times * learning_rate:.1g}, or train for more "
-            "steps; with a policy that does not change, no method can show an effect",
+            "steps; if the policy does not change, no method can show an effect",
         )
     ]
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
-    """Mean theta over annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
+    """Mean of theta over the annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
 
     Without rounding, a removed annotator's theta could be computed from the mean and the thetas of all other
     annotators.
@@ -249,14 +248,14 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 
 
 def select_publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """Return the metrics for an experiment tracker; leave out metrics about annotators if there are few annotators."""
+    """Return the metrics for an experiment tracker; if there are few annotators, omit the metrics about them."""
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
     return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}
 
 
 def _count_broken_gradients(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
-    """Count the parameters whose gradient is not finite; each process sees only its own part of sharded weights."""
+    """Count the parameters with a non-finite gradient; each process sees only its own shards of the weights."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
     norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))

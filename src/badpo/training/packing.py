@@ -1,8 +1,8 @@
 """Layouts of prompts and responses for a forward pass: one row of token trees, or padded rows.
 
 Responses to the same prompt often begin with the same tokens. A token tree contains the prompt and all tokens of the
-first response. For every further response, the token tree contains only the tokens that follow the beginning shared
-with the first response. Each token that several responses share goes through the model only once. The token trees are
+first response. For every further response, the token tree contains only the tokens after the common prefix with the
+first response. A token that several responses share therefore goes through the model only once. The token trees are
 concatenated in one row without padding, and a table of segments defines which tokens attend to which. This module
 handles only token ids; `badpo.training.attention` runs the model.
 
@@ -39,7 +39,7 @@ class Branch(NamedTuple):
     first_scored: int
 
 
-# A token tree is a list of responses to the same prompt, which share the tokens of the prompt.
+# A token tree is a list of responses to the same prompt; the responses share the prompt's tokens.
 Tree = list[Branch]
 
 
@@ -61,9 +61,9 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 
 
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
-    """Build trees of responses to the same prompt, with at most ``token_budget`` tokens unless one response has more.
+    """Build one or more trees per prompt; no tree has more than ``token_budget`` tokens, unless a single response does.
 
-    If a response begins like the first response of its tree, the shared tokens are scored only once.
+    If a response has a common prefix with the first response of its tree, this prefix is scored only once.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, (prompt, _) in enumerate(pairs):
@@ -89,7 +89,7 @@ def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
 
 
 def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
-    """Plan one row of token trees with T input tokens and N scored tokens.
+    """Arrange token trees in one row with T input tokens and N scored tokens.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
             positions.append(np.arange(n_before, n_before + len(own)))
             if len(own):
                 segments.append((begin, end, start, start + n_before))
-            # `path` has the positions of the tokens of the prompt and the response in the packed row
+            # `path` contains the positions of the prompt's and the response's tokens in the packed row
             path = np.concatenate([np.arange(start, start + n_before), np.arange(begin, end)])
             heads.append(path[n_prompt - 1 + first :])
             targets.append(response[first:])
@@ -141,9 +141,9 @@ def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> In
     pairs : sequence of (int array, int array)
         Prompt with response a and prompt with response b of each comparison; no part may be empty.
     scores_shared : bool
-        If False, the common beginning of both responses is not scored. Its tokens have the same log-probability in
-        both responses, so the margin is exact, but the log-probability of a response is not available. If True, every
-        token of both responses is scored.
+        If False, the common prefix of both responses is not scored. Its tokens have the same log-probability in both
+        responses, so the margin is exact, but the log-probability of a response is not available. If True, every token
+        of both responses is scored.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> In
 
 
 def packed_responses(pairs: Sequence[Pair]) -> Inputs:
-    """Layout of individual responses as trees with one response each; every response token is scored."""
+    """Layout in which each response is a tree of its own; every response token is scored."""
     return plan_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))])
 
 

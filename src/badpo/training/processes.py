@@ -13,8 +13,8 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 from badpo.objective.theta import JudgedVotes
 
-# Parts of error messages that report a lost connection between processes.
-# For lost connections, torch has an error class only for its store, not for the communication backends.
+# Phrases in error messages that report a lost connection between processes.
+# Torch raises an error class of its own for a lost connection to its store, but not for one in a communication backend.
 LOST_PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -26,7 +26,7 @@ LOST_PEER_SIGNS = (
 
 @contextmanager
 def lock_by_first(folder: Path) -> Iterator[None]:
-    """Lock a folder as `badpo.data.files.locked` does; only the first process locks the folder, for all processes."""
+    """Lock a folder for all processes as `badpo.data.files.locked` does; only the first process takes the lock."""
     with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
         yield
 
@@ -34,17 +34,17 @@ def lock_by_first(folder: Path) -> Iterator[None]:
 def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
     """Make FSDP2 compute as precisely as a run without sharded weights; raise `ConfigError` for unsuitable settings.
 
-    With bf16, accelerate casts the sharded weights, the sums of gradients and the model's output to 16 bits. If only
-    the policy were rounded to 16 bits, the first margins would not be 0, because the reference is scored before the
-    weights are sharded. Moreover, 16 bits are too coarse for margins. badpo therefore keeps float32 in FSDP, and
-    autocast works as in a single process.
+    With bf16, accelerate casts the sharded weights, the gradient sums and the model's output to 16 bits. The reference
+    is scored before the weights are sharded, so only the policy would be rounded, and the first margins would not be 0.
+    Moreover, 16 bits are too coarse for margins. badpo therefore keeps float32 in FSDP, and autocast works as in a
+    single process.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None or accelerator.distributed_type != DistributedType.FSDP:
         if is_requested or plugin is not None:
             raise ConfigError(
-                "fsdp was requested, but accelerate shards weights only over several GPUs and would not shard them "
-                "here; leave fsdp out, or start the run on several GPUs with accelerate launch"
+                "fsdp was requested, but accelerate shards weights only over several GPUs, which this run does not "
+                "use; omit fsdp, or start the run on several GPUs with accelerate launch"
             )
         return
     if plugin.fsdp_version != 2:
@@ -58,7 +58,7 @@ def prepare_fsdp(accelerator: Accelerator, is_requested: bool) -> None:
 def gather_weights(accelerator: Accelerator, wrapped: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Gather sharded weights by name on the first process; all processes must call this function.
 
-    The result contains tied weights only once, because gathered copies do not show that two names share a tensor.
+    Tied weights appear only once in the result, because gathered copies do not show that two names share a tensor.
     """
     state: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
     seen: set[int] = set()
@@ -70,11 +70,11 @@ def gather_weights(accelerator: Accelerator, wrapped: torch.nn.Module) -> dict[s
 
 
 def require_same_facts(facts: Mapping[str, str], accelerator: Accelerator) -> None:
-    """Raise `ConfigError` on every process unless all processes start with the same ``facts``.
+    """Raise `ConfigError` on every process if the processes start with different ``facts``.
 
     A process with different weights would compute a different reference, and a process with different judgments would
-    plan different steps; the loss would not reveal either error. Processes usually differ because only the first
-    process has loaded the weights.
+    plan different steps. The loss would not reveal either error. The weights of the processes usually differ because
+    only the first process has loaded them.
     """
     if accelerator.num_processes == 1:
         return
@@ -93,7 +93,7 @@ def gather_votes(accelerator: Accelerator, own: JudgedVotes) -> JudgedVotes:
 
 
 def is_peer_lost(error: BaseException) -> bool:
-    """Whether an error means that the connection to another process of the run is lost."""
+    """Whether an error means that the connection to another process of the run was lost."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
     is_store_error = isinstance(error, torch.distributed.DistNetworkError)

@@ -1,7 +1,8 @@
 """Score comparisons with the reference policy, and cache the reference's log-probabilities.
 
-The cache contains one log-probability for each token of a response. Cached values are identified by the model, the
-scoring code and the token ids, so that other arms, other seeds and resumed runs on the same texts reuse these values.
+The cache contains one log-probability for each token of a response. The cache identifies each value by the model, the
+scoring code and the token ids. Other arms, other seeds and resumed runs on the same texts can therefore reuse the
+cached values.
 """
 
 import hashlib
@@ -33,18 +34,18 @@ from badpo.training.packing import Pair
 
 logger = logging.getLogger(__name__)
 
-# Number of responses in a shard of the cache; a killed process loses the responses of at most one shard.
-# The number of responses in a shard is even, so that both responses of a comparison share their prompt's forward pass.
+# Number of responses in a cache shard; a process that is killed loses at most one shard of responses.
+# This number is even, so that both responses of a comparison are in the same shard and share a forward pass.
 RESPONSES_PER_SHARD = 4096
 # Settings of a model or an adapter that do not change log-probabilities.
-# `save_pretrained` and the Trainer write the settings in the first two lines of the regular expression.
-# The settings in the last line of the regular expression concern adapter files.
+# The first two lines of the regular expression match settings that `save_pretrained` and the Trainer write.
+# The last line of the regular expression matches settings of adapter files.
 WITHOUT_EFFECT = re.compile(
     ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
     "|pad_token_id|return_dict|output_attentions|output_hidden_states"
     "|base_model_name_or_path|revision|auto_mapping|inference_mode|peft_version"
 )
-# Number of comparisons with which badpo tests whether a new adapter changes the model.
+# Number of comparisons used to test whether a new adapter changes the model.
 N_COMPARED = 8
 
 
@@ -52,8 +53,8 @@ def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
     """Compute a digest of everything that determines the log-probabilities of ``model`` in the precision ``numerics``.
 
     The digest covers the weights and the configuration of the model and of an enabled adapter. A model with a disabled
-    adapter has the same digest as its base model. The digest does not cover the scoring code, whose key is part of the
-    cache folder's name.
+    adapter has the same digest as its base model. It does not cover the scoring code, because the name of the cache
+    folder contains a separate digest of that code.
     """
     settings = read_configuration(model)
     inner = logprobs.remove_adapter(model)
@@ -102,7 +103,7 @@ def _select_effective(settings: Any) -> Any:
 
 @cache
 def scoring_code() -> str:
-    """Compute a digest of the modules and the transformers version that compute log-probabilities."""
+    """Compute a digest of the modules that compute log-probabilities and of the transformers version."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=6)
     for module in (attention, logprobs, packing):
         digest.update(Path(str(module.__file__)).read_bytes())
@@ -112,8 +113,8 @@ def scoring_code() -> str:
 def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
     """Whether a few responses have bitwise identical log-probabilities with and without the model's adapter.
 
-    Most new adapters do not change the model before training, so the base model can be the reference. PiSSA and
-    OLoRA move a part of the base weights into the adapter, so disabling the adapter does not restore the base model.
+    Most new adapters do not change the model before training, so the base model can be the reference. PiSSA and OLoRA
+    move part of the base weights into the adapter, so disabling the adapter does not restore the base model.
     """
     if not hasattr(model, "disable_adapter"):
         return False
@@ -125,18 +126,19 @@ def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
 
 
 def default_cache() -> Path:
-    """Default folder for reference log-probabilities, inside the user's cache folder."""
+    """Default folder for reference log-probabilities in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "badpo" / "reference"
 
 
 class ReferenceCache:
-    """Cache of reference log-probabilities for every token of every response, in memory-mapped files.
+    """Cache of the reference log-probability of every response token, in memory-mapped files.
 
-    The cache writes new log-probabilities to a new shard after every few thousand responses. A shard is written
+    Every few thousand responses, the cache writes the new log-probabilities to a new shard. A shard is written
     atomically, and its name is the checksum of its content. Two processes can therefore write to the cache at the same
-    time; at worst, both write the same response. If a shard has a wrong checksum, the cache reports the shard instead
-    of reading it. The model then scores the responses of the damaged shard again in the same groups, so that the new
-    values are bitwise equal. ``n_computed`` is the number of responses that the model has scored.
+    time. In the worst case, both write the same response. If a shard has a wrong checksum, the cache reports the shard
+    instead of reading it. The model then scores the responses of the damaged shard again. Because it scores them in the
+    same groups, the new values are bitwise equal to the old ones. ``n_computed`` is the number of responses that the
+    model has scored.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -149,7 +151,7 @@ class ReferenceCache:
         self.progress: Callable[[str, float], None] = lambda what, share: None
 
     def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
-        """Return float32 log-probabilities of the response tokens in every pair (prompt ids, response ids).
+        """Return the float32 log-probabilities of the response tokens for every pair of prompt ids and response ids.
 
         If ``model`` is None, all responses must be in the cache, because a trained policy cannot be its own reference.
         """
@@ -179,7 +181,7 @@ class ReferenceCache:
                 continue
             if _shard_name(path.read_bytes()) != path.name:
                 logger.warning(
-                    "reference cache: %s is damaged; badpo computes its values again when they are needed",
+                    "reference cache: %s is damaged; badpo will compute its values again when they are needed",
                     path.name,
                 )
                 continue
@@ -202,8 +204,8 @@ class ReferenceScorer:
     """Score comparisons with a run's reference policy.
 
     The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
-    the first step, the initial policy is loaded again by ``load_start`` as the reference, or there is no reference if
-    ``load_start`` is None. ``pairs`` are responses that show whether a new adapter changes the model.
+    that step, ``load_start`` loads the initial policy again as the reference; if ``load_start`` is None, there is no
+    reference. The responses in ``pairs`` are used to test whether a new adapter changes the model.
     """
 
     def __init__(
@@ -221,7 +223,7 @@ class ReferenceScorer:
 
     @cached_property
     def cache(self) -> ReferenceCache:
-        """Cache of the reference log-probabilities, which must first be used before the first training step."""
+        """Cache of the reference log-probabilities; the first access must come before the first training step."""
         with self.reference() as model:
             key = compute_weights_key(model, self._args.mixed_precision_name)
         return ReferenceCache(Path(self._args.reference_cache or default_cache()), key)
@@ -252,11 +254,11 @@ class ReferenceScorer:
         return None if has_changed else start
 
     def score(self, data: EncodedJudgments) -> list[np.ndarray]:
-        """Compute the log-probabilities of both responses of every comparison; each process computes a share."""
+        """Compute the log-probabilities of all responses of all comparisons; each process computes a share of them."""
         if data.reference is None:
             pairs, n_before = data.encoded.pairs, self.cache.n_computed
             rank, world = self._accelerator.process_index, self._accelerator.num_processes
-            # a process scores both responses of a comparison, because they share the forward pass over their prompt
+            # each process scores whole comparisons, because both responses share the forward pass over their prompt
             share = [pair for i, pair in enumerate(pairs) if i // 2 % world == rank]
             with self.reference() as model, self._accelerator.autocast():
                 self.cache.logps(model, share)
@@ -268,7 +270,7 @@ class ReferenceScorer:
         return data.reference
 
     def score_all(self, train: EncodedJudgments, evaluation: object) -> None:
-        """Score the training set and all evaluation sets with the reference before the first training step."""
+        """Score the training set and all evaluation sets with the reference, before the first training step."""
         sets = evaluation.values() if isinstance(evaluation, Mapping) else [evaluation]
         for data in (train, *sets):
             if isinstance(data, EncodedJudgments):

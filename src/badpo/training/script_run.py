@@ -38,7 +38,7 @@ _RECIPE_ARGUMENTS = (
 
 
 def warn_about_votes(judgments: Judgments) -> None:
-    """Issue the warnings of `badpo train` about the votes, such as W122, as Python warnings."""
+    """Issue the warnings that `badpo train` would print about the votes, such as W122, as Python warnings."""
     for problem in check(judgments):
         if problem.severity != "notice" and problem not in judgments.findings:
             warnings.warn(str(problem), stacklevel=4)
@@ -49,9 +49,9 @@ def find_start_name(
     ref_model: str | PreTrainedModel | None,
     peft_config: PeftConfig | None,
 ) -> str | None:
-    """Return the name by which the reference can be loaded; None for a model object, "" if the object has an adapter.
+    """Return the name that loads the reference: None for a model object, "" for a model object with an adapter.
 
-    If training adds an adapter to a base model, the name of the base model is also the name of the reference.
+    If training adds an adapter to a base model, the name of the base model also loads the reference.
     """
     reference = model if ref_model is None else ref_model
     if isinstance(reference, str):
@@ -79,8 +79,9 @@ def write_script_run(
 ) -> None:
     """Add votes, a recipe and a manifest to a trained model's folder, so that `badpo evaluate` can read the run.
 
-    Without held-out votes, `badpo evaluate` measures the run on its training votes and warns about this. The recipe has
-    all arguments that affect the policy, so that `badpo train --config` with this recipe trains the same policy.
+    Without held-out votes, `badpo evaluate` measures the run on its training votes and warns about this. The recipe
+    contains all arguments that affect the policy, so that `badpo train --config` trains the same policy with this
+    recipe.
     """
     settings = {
         name: value for name in _RECIPE_ARGUMENTS if (value := getattr(args, name, None)) is not None

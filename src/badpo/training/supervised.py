@@ -1,6 +1,6 @@
 """Supervised fine-tuning on responses, and the base class of the trainers."""
 
-# mypy does not analyze transformers, so transformers classes have no types
+# mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from badpo.training.packing import Pair
 
 
 class StepTrainer(transformers.Trainer):
-    """Trainer whose loss is divided only by a count over the whole optimizer step and all processes."""
+    """Trainer that divides the loss only by a count over the whole optimizer step and all processes."""
 
     def __init__(self, **options: object):
         super().__init__(**options)
@@ -49,8 +49,8 @@ class StepTrainer(transformers.Trainer):
 def supervised_arguments(folder: Path, **options: object) -> transformers.TrainingArguments:
     """Return the training arguments of the supervised stage: cosine schedule, 10 % warm-up and no checkpoints.
 
-    ``options`` are arguments of the Trainer. If ``options`` does not set ``bf16``, the supervised stage has the default
-    precision of the preference stage.
+    ``options`` are arguments of the Trainer. If ``options`` does not set ``bf16``, the supervised stage uses the
+    preference stage's default precision.
     """
     settings: dict[str, object] = {
         "lr_scheduler_type": "cosine",
@@ -72,8 +72,8 @@ def supervised_arguments(folder: Path, **options: object) -> transformers.Traini
 class SupervisedTrainer(StepTrainer):
     """Trainer for supervised fine-tuning on responses, with the same forward pass as in preference training.
 
-    An optimizer step's loss is the mean over all response tokens of the step, regardless of the number of micro-batches
-    and processes.
+    The loss of an optimizer step is the mean over all response tokens of the step, regardless of the number of
+    micro-batches or processes.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SupervisedTrainer(StepTrainer):
         return {"scoring": move_inputs(self._layout(rows), torch.device("cpu"))}
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
-        """Train like `transformers.Trainer.train`, with the attention that packed rows require."""
+        """Train like `transformers.Trainer.train`, but with the attention that packed rows require."""
         with scoring_attention(self.model, self._layout):
             return super().train(*args, **kwargs)
 
@@ -106,7 +106,7 @@ class SupervisedTrainer(StepTrainer):
         num_batches: int,
         device: torch.device,
     ) -> tuple[list[dict[str, ScoringInputs]], Tensor]:
-        """Return a step's micro-batches, and the number of response tokens in the step over all processes."""
+        """Return the micro-batches of a step and the step's number of response tokens over all processes."""
         batches = list(islice(epoch_iterator, num_batches))
         n_tokens = sum(len(batch["scoring"]["target"]) for batch in batches)
         return batches, self.accelerator.reduce(
@@ -122,5 +122,5 @@ class SupervisedTrainer(StepTrainer):
     ) -> Tensor:
         """Negative log-likelihood of the response tokens, divided by the number of tokens in the step."""
         logps = model(scoring=inputs["scoring"])
-        # DDP averages gradients over processes, although the token count is already a sum over all processes
+        # the token count is a sum over all processes, so the factor undoes DDP's averaging of gradients
         return -logps.sum() / num_items_in_batch * self.args.world_size

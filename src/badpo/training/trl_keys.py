@@ -1,7 +1,7 @@
-"""Effect that each key of a ``trl dpo`` configuration has in a recipe and in `BADPOConfig`.
+"""Effect of each key of a ``trl dpo`` configuration in a recipe and in `BADPOConfig`.
 
-``trl_keys.yaml`` has the three lists of keys and the reasons. `HONOURED` keys have the same effect as in TRL. Keys in
-`ACCEPTED_WITHOUT_EFFECT` do not change the run. Keys in `REFUSED` raise an error, because they would change what is
+``trl_keys.yaml`` contains the three lists of keys, with reasons. `HONOURED` keys have the same effect as in TRL. Keys
+in `ACCEPTED_WITHOUT_EFFECT` do not change the run. Keys in `REFUSED` raise an error, because they would change what is
 trained or saved.
 """
 
@@ -12,7 +12,7 @@ from badpo.data.yaml_files import read_yaml
 
 DEFAULT_OUTPUT_DIR = "runs/badpo"
 
-# Old names of TRL keys, with their current names.
+# Old names of TRL keys, mapped to their current names.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
 
 
@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, Any]] = read_yaml(_FOLDER / "presets.yaml").values
 
 
 def refusal(key: str, value: object) -> str | None:
-    """Explain in one sentence why a key cannot have a value; return None if badpo accepts the value."""
+    """Explain in one sentence why badpo refuses a value for a key; return None if it accepts the value."""
     neutral_values = _TABLE["neutral"].get(key, [])
     is_neutral = value is None or value is False or value in ([], {}, *neutral_values)
     if key not in REFUSED or is_neutral:
