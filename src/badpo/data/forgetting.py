@@ -364,7 +364,11 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
         # if a workbook has several sheets, put the name of the sheet before each row number
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
-        named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
+        # a sheet or a list may be named after its annotator
+        named = [
+            f"{owners.get(sheet, sheet)} {place}".strip()
+            for sheet, place in zip(sheets, places, strict=True)
+        ]
         rows = ", ".join(itertools.compress(named, theirs))
         what = f"badpo cannot remove {counted(int(theirs.sum()), 'row')} of the annotators from this file: {rows}"
         remedy = "delete the rows in the program that wrote the file, or convert it with badpo import; then call again"
