@@ -1,6 +1,6 @@
 """Load models, adapters and tokenizers from third parties without running code from their files.
 
-badpo inspects every settings file of a model before a library reads the file. badpo reads weights only from safetensors
+Before a library reads a settings file of a model, badpo inspects that file. It reads weights only from safetensors
 files, because a pickle can run code when it is opened.
 """
 
@@ -29,9 +29,9 @@ from badpo.data.problems import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# A file of settings, or a part of it.
+# Content of a settings file, or a part of that content.
 Settings: TypeAlias = "None | bool | int | float | str | list[Settings] | dict[str, Settings]"
-# Errors that a library raises if it cannot read a model's files.
+# Errors that libraries raise when they cannot read a model's files.
 UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -40,31 +40,31 @@ _SETTINGS_FILES = (
     *("config", "generation_config", "tokenizer_config", "special_tokens_map", "processor_config"),
     *("preprocessor_config", "video_preprocessor_config"),
 )
-# Keys of settings that refer to code, which transformers runs only with trust_remote_code=True.
+# Keys whose values refer to code, which transformers runs only with trust_remote_code=True.
 _CODE_KEYS = ("auto_map", "_auto_map")
-# Keys of settings whose value may be any text, because no library uses the value to load a file or code.
+# Keys whose values may be any text, because no library uses them to load a file or code.
 # `drop_code_names` removes `auto_map`, and the modules in `quantization_config` belong to the model itself.
 _TEXT_KEYS = re.compile(
     "_?name_or_path|architectures|auto_map|.*_version|.*_tokens?|added_tokens_decoder|chat_template|id2label|label2id"
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
     "|quantization_config"
 )
-# Every module, file or repository name contains at least one of these characters.
+# The name of any module, file or repository contains at least one of these characters.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
-# Maximum number of layers and maximum rank of an adapter; both are far above the values used in practice.
+# Maximum number of layers and maximum adapter rank; both are far above the values used in practice.
 _MAX_LAYERS, _MAX_RANK = 1_000, 10_000
-# Maximum lora_alpha, which scales the adapter's weights; values in practice are below 1,000.
+# Maximum lora_alpha, the scale of an adapter's weights; in practice it is below 1,000.
 _MAX_ALPHA = 1e6
-# Configuration keys for the number of layers; the key depends on the model type.
+# Configuration keys for the number of layers; which key is used depends on the model type.
 _LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 
 
 def _require_module_name(name: str) -> str:
-    # peft uses these names as regular expressions; a search for a plain name always ends quickly
+    # peft treats module names as regular expressions; a search for a plain name always ends quickly
     if not re.fullmatch(r"\^?[\w.-]+\$?", name):
         raise ValueError(
-            "this is a regular expression, for which a search may never end; list the names of modules"
+            "this is a regular expression, and searching for it may never end; list module names instead"
         )
     return name
 
@@ -85,8 +85,8 @@ _Alpha = Annotated[float, Field(gt=0, le=_MAX_ALPHA, allow_inf_nan=False)]
 class _LoraSettings(BaseModel):
     """Settings of ``adapter_config.json`` that badpo accepts, and the types of their values.
 
-    ``init_lora_weights`` may not select a method that computes start values from the weights of the base model, because
-    such a method changes the base model and may take any time.
+    ``init_lora_weights`` must not select a method that computes initial values from the base model's weights, because
+    such a method changes the base model and can run for any length of time.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -151,19 +151,19 @@ def load_weights(
         options = {"trust_remote_code": False, **options, "use_safetensors": True}
         loaded = auto_class.from_pretrained(name, **options)
         if not options["trust_remote_code"]:
-            # with output_loading_info, from_pretrained returns a tuple of the model and information about loading
+            # with output_loading_info, from_pretrained returns a tuple of the model and the loading information
             drop_code_names(loaded[0] if isinstance(loaded, tuple) else loaded, name)
         return loaded
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Load an adapter from a folder and add the adapter to a model."""
+    """Load an adapter from a folder and add it to a model."""
     from peft import PeftModel
 
     with report_settings(folder, "adapter_config.json or a file of weights"):
         require_adapter(str(folder))
         with warnings.catch_warnings():
-            # without this error, an adapter whose weights are missing would have random or no effect
+            # without this error, an adapter with missing weights would have a random effect or none
             warnings.filterwarnings("error", "Found missing adapter keys")
             return PeftModel.from_pretrained(model, folder)
 
@@ -197,14 +197,14 @@ def load_configuration(name: str) -> PreTrainedConfig:
 
 
 def drop_code_names(loaded: PreTrainedModel | PreTrainedTokenizerBase, name: str | Path) -> None:
-    """Remove references to code from the settings of a loaded model or tokenizer.
+    """Remove all references to code from the settings of a loaded model or tokenizer.
 
-    A model that is trained from the loaded model is then saved without references to code.
+    A model that is fine-tuned from the loaded one is then saved without references to code.
     """
     if _drop_code_keys(loaded):
         logger.warning(
-            'the settings of "%s" refer to code under auto_map; badpo does not run this code, and trained models do '
-            "not refer to it",
+            'the settings of "%s" refer to code under auto_map; badpo does not run this code, and the models that it '
+            "trains do not refer to it",
             name,
         )
 
@@ -233,17 +233,17 @@ def describe_unreadable(name: str, error: Exception, kind: str = "a causal langu
         problem = f"a file in this folder is missing or damaged, or does not belong to {kind}"
         remedy = "Copy or download the model again"
     elif "gated" in reason:
-        problem = "the owner of this model requires an agreement"
-        remedy = "Accept the terms on the page of the model on the Hub, and log in with hf auth login"
+        problem = "the owner of this model requires you to accept its terms"
+        remedy = "Accept the terms on the model's Hub page, and log in with hf auth login"
     else:
         problem = "this name is neither a folder with a model nor reachable on the Hub"
-        remedy = "Download the model once with network access, or give a local folder"
+        remedy = "Download the model once while you have network access, or give a local folder"
     return f'cannot load "{name}": {problem} ({reason}). {remedy}'
 
 
 @contextlib.contextmanager
 def report_settings(name: str | Path, files: str) -> Iterator[None]:
-    """Context manager that converts a library's error about model settings to a `ConfigError` that names the files."""
+    """Context manager that turns a library's error about model settings into a `ConfigError` that names the files."""
     try:
         yield
     except (ConfigError, OSError, SafetensorError):
@@ -253,15 +253,15 @@ def report_settings(name: str | Path, files: str) -> Iterator[None]:
         if kind == "OutOfMemoryError":
             raise
         raise ConfigError(
-            f'cannot load "{name}": {files} is missing or has an unusable setting, or an option does not fit the model '
-            f"({kind}: {reason}). Correct the setting of the model, or copy or download the model again"
+            f'cannot load "{name}": {files} is missing or has an unusable setting, or an option does not suit the '
+            f"model ({kind}: {reason}). Correct the model's setting, or copy or download the model again"
         ) from error
 
 
 def _refusal(path: Path, setting: str) -> ConfigError:
     return ConfigError(
-        f'"{path}" has the setting {setting}. The files of a model must not refer to code, files or repositories. '
-        "Delete this setting, or load the model in Python and pass the model to BADPOTrainer"
+        f'"{path}" has the setting {setting}. Settings of a model must not refer to code, files or repositories. '
+        "Delete this setting, or load the model in Python and pass it to BADPOTrainer"
     )
 
 
@@ -302,11 +302,11 @@ def require_adapter(name: str, revision: str = "main") -> None:
 
 
 def _read_lora(path: Path) -> _LoraSettings:
-    """Raise `ConfigError` unless each setting is one of `_LoraSettings`, empty, or the default of peft."""
+    """Raise `ConfigError` unless each setting is accepted by `_LoraSettings`, empty, or equal to peft's default."""
     from peft import LoraConfig
 
     content = _read_settings(path)
-    # peft writes every setting that its version knows, most of them empty
+    # peft writes every setting that its version supports, and most of these settings are empty
     unset = {**LoraConfig().to_dict(), "peft_type": None}
     chosen = {key: value for key, value in content.items() if value and value != unset.get(key)}
     try:
@@ -318,8 +318,8 @@ def _read_lora(path: Path) -> _LoraSettings:
         raise ConfigError(
             f'"{path}" has the setting {key}: {shorten(value, 100)}, which badpo does not accept '
             f"({reason[2] or reason[0]}). badpo reads LoRA adapters whose settings are plain names and numbers. "
-            "Correct or delete this setting; or load the adapter in Python, merge it into its model "
-            "(merge_and_unload), and save the model"
+            "Correct or delete this setting. Alternatively, load the adapter in Python, merge it into "
+            "its model (merge_and_unload), and save the model"
         ) from error
 
 
@@ -368,9 +368,9 @@ def _find_folder(name: str, revision: str) -> Path:
 
 
 def _require_own_files(folder: Path) -> None:
-    """Raise `ConfigError` if a link in a folder leads out of the folder or an entry is neither a file nor a folder.
+    """Raise `ConfigError` if a link leads out of the folder, or if an entry is neither a file nor a folder.
 
-    Libraries follow symbolic links, and could copy other files of this machine into the trained model.
+    Libraries follow symbolic links and could copy other files on this machine into the trained model.
     """
     top = Path(os.path.realpath(folder))
     # the Hub cache stores each file once and links to it from snapshots/COMMIT
@@ -382,13 +382,13 @@ def _require_own_files(folder: Path) -> None:
             is_own = real.is_relative_to(top) or real.is_relative_to(blobs)
             if not is_own or not (real.is_file() or real.is_dir()):
                 raise ConfigError(
-                    f'"{folder / path.relative_to(top)}" leads out of the model\'s folder, or is no file. Delete it; '
-                    "if the model needs the linked file, replace the link by a copy of a file that you trust"
+                    f'"{folder / path.relative_to(top)}" leads out of the model\'s folder, or is no file. Delete it. '
+                    "If the model needs the linked file, replace the link with a copy of a file that you trust"
                 )
 
 
 def _read_settings(path: Path) -> dict[str, Settings]:
-    """Read a JSON file; if the file does not exist, the result is empty."""
+    """Read a JSON file, or return an empty dict if the file does not exist."""
     if not path.exists():
         return {}
     try:
@@ -405,10 +405,10 @@ def _is_safetensors(file: object) -> bool:
 
 
 def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple[str, ...]) -> None:
-    """Raise `ConfigError` if a model has weights, but none in the accepted safetensors files."""
+    """Raise `ConfigError` if a model has weights, but not in an accepted safetensors file."""
     from transformers.utils.hub import has_file
 
-    # without pickled weights, the check for missing weights is left to transformers, which knows more file formats
+    # if there are no pickled weights, transformers checks for missing weights, because it knows more file formats
     pickles = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
     if Path(name).is_dir() and not pickles:
         return
@@ -416,22 +416,22 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
         example = f" ({pickles[0]})" if pickles else ""
         raise ConfigError(
             f'"{name}" has no {accepted[0]}. badpo does not read weights from a pickle{example}, because a pickle can '
-            "run code. If you trust the pickle, convert it: load the model with from_pretrained in Python, and save it "
+            "run code. If you trust the pickle, convert it: in Python, load the model with from_pretrained and save it "
             "with save_pretrained"
         )
 
 
 def find_outside_names(settings: Settings, key: str = "", is_text: bool = False) -> Iterator[str]:
-    """Find model settings that refer to a module, a file or a repository outside the model.
+    """Find the model settings that refer to a module, file or repository outside the model.
 
     Parameters
     ----------
     settings : JSON value
-        A file of settings or a part of it.
+        Content of a settings file, or a part of that content.
     key : str
-        Key of ``settings`` in the surrounding settings.
+        Key under which ``settings`` appears in the enclosing settings.
     is_text : bool
-        Whether ``settings`` is plain text, by which no library loads a file or a module. Any such text is allowed.
+        Whether ``settings`` is plain text that no library uses to load a file or a module. Any such text is allowed.
 
     Yields
     ------
@@ -440,12 +440,12 @@ def find_outside_names(settings: Settings, key: str = "", is_text: bool = False)
     """
     if isinstance(settings, dict):
         for inner, value in settings.items():
-            # transformers writes each named chat template to a file named after the template
-            # in a list of chat templates, each template's name is the value of "name"
+            # transformers writes each named chat template to a file with the template's name
+            # in a list of chat templates, the key "name" holds each template's name
             name = value if inner == "name" else inner
             if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):
                 yield f"{key}: {name}"
-            # each part of a composite model may set its own implementation of attention or experts
+            # each part of a composite model may choose its own attention or expert implementation
             inner_key = key if "_implementation" in key else str(inner)
             is_inner_text = is_text or bool(_TEXT_KEYS.fullmatch(inner_key))
             yield from find_outside_names(value, inner_key, is_inner_text)
@@ -461,7 +461,7 @@ def _names_outside(key: str, value: str, is_text: bool) -> bool:
     import torch
 
     if "_implementation" in key and key != "cache_implementation":
-        # installed implementations of attention and experts; transformers treats every other name as a kernel
+        # installed attention and expert implementations; transformers treats every other name as a kernel on the Hub
         installed = {"eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm"}
         installed |= set() if _is_fetching_kernels() else {"flash_attention_2", "flash_attention_3"}
         return value not in installed
@@ -475,5 +475,5 @@ def _names_outside(key: str, value: str, is_text: bool) -> bool:
 
 
 def _is_fetching_kernels() -> bool:
-    """Whether transformers downloads kernels, which are code, from the Hub: True if `kernels` is installed."""
+    """Whether transformers downloads kernel code from the Hub, which it does if the package `kernels` is installed."""
     return find_spec("kernels") is not None

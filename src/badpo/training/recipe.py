@@ -1,7 +1,7 @@
-"""Recipes: YAML files that define a training run with TRL's keys, badpo's blocks, and presets with the paper's values.
+"""Recipes: YAML files that define a training run with TRL's keys, badpo's blocks and presets of the paper's values.
 
-badpo reads a recipe without loading torch, so that it reports a misspelt key at once. One `ConfigError` reports all
-errors in a recipe file, each with its line.
+badpo reads a recipe without loading torch, so it reports a misspelled key at once. One `ConfigError` reports all errors
+in a recipe file, each with its line number.
 """
 
 # pydantic creates a class from the list of TRL's keys at run time, which mypy cannot analyze
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
     from badpo.training.config import BADPOConfig
 
-# Keys and values of a whole recipe, or of one recipe block, as in YAML.
+# Keys and values of a recipe or a recipe block, as read from YAML.
 Keys = Json
 
 
 def _refuse_bool(value: object) -> object:
-    # like Python, pydantic would accept True as the number 1
+    # pydantic, like Python, would accept True as the number 1
     if isinstance(value, bool):
         raise ValueError("true and false are not numbers")
     return value
@@ -74,7 +74,7 @@ def _check_objective(block: object, further: Sequence[str] = ()) -> Mapping[str,
 
 
 def _parse_baselines(value: object) -> list[Mapping[str, object]]:
-    """Parse the key ``compare``, which lists objectives as names or blocks; true means DPO and its placebo."""
+    """Parse the key ``compare``: a list of objectives, each a name or a block, or true for DPO and the placebo."""
     if isinstance(value, bool):
         value = [DPO, PLACEBO] if value else []
     entries = value if isinstance(value, list) else [value]
@@ -86,7 +86,7 @@ def _parse_baselines(value: object) -> list[Mapping[str, object]]:
 
 
 class Block(BaseModel):
-    """Base class for recipe blocks, in which an unknown key is an error."""
+    """Base class of recipe blocks, which reject unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, coerce_numbers_to_str=True, protected_namespaces=()
@@ -96,7 +96,7 @@ class Block(BaseModel):
 class BiasBlock(Block):
     """Recipe block for the bias term: its variant, theta's update rule, and the gold annotators.
 
-    Each field's alias is the name of the setting in `BADPOConfig`.
+    The alias of each field is the setting's name in `BADPOConfig`.
     """
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
@@ -110,12 +110,12 @@ class BiasBlock(Block):
     @field_validator("gold_annotators", mode="before")
     @classmethod
     def _replace_ids(cls, names: object) -> object:
-        # a recipe is stored with its run, so pseudonyms replace the raw ids, which YAML may read as numbers
+        # the run stores its recipe, so pseudonyms replace the raw ids, which YAML may read as numbers
         return pseudonyms([str(name) for name in names]) if isinstance(names, list | tuple) else names
 
 
 class ReferenceBlock(Block):
-    """Recipe block for the reference: the start model, or this model after supervised fine-tuning on majority choices.
+    """Recipe block for the reference: the initial model, with or without supervised fine-tuning on majority choices.
 
     A positive ``max_steps`` replaces ``num_train_epochs``. By default, the supervised stage uses the batch size of the
     preference stage.
@@ -168,10 +168,10 @@ class ModelChoice(Block):
 class DataChoice(Block):
     """The table and the options of `Judgments.read`.
 
-    ``columns`` maps column names of badpo to column names of the table; None leaves a column unused. ``held_out`` is
-    the share of the prompts whose judgments are held out of training. ``split_seed`` selects these prompts and is
-    independent of the training seed, so that runs with several seeds share their held-out judgments. ``held_out_name``
-    is a table of held-out votes, which replaces the share.
+    ``columns`` maps badpo's column names to the table's column names; None leaves a column unused. ``held_out`` is the
+    share of prompts whose judgments are held out of training. ``split_seed`` selects these prompts and is independent
+    of the training seed, so that runs with several seeds share their held-out judgments. If ``held_out_name`` is given,
+    its table contains the held-out votes, and ``held_out`` is not used.
     """
 
     dataset_name: str
@@ -188,7 +188,7 @@ class DataChoice(Block):
     layout: str | None = None
 
     def source(self) -> Source:
-        """Return the source for `Judgments.read`: a path, or a Hub data set's split such as ``allenai/multipref``."""
+        """Return the source for `Judgments.read`: a path, or a split of a Hub data set like ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if is_hub_name(path):
             return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
@@ -243,7 +243,7 @@ _DEFAULTS: Keys = {
     "reference": {},
     "attributes": [],
 }
-# Arguments of `BADPOConfig` that a recipe sets inside a block, with the names of the block and the key.
+# Arguments of `BADPOConfig` that a recipe sets inside a block, mapped to the names of the block and the key.
 _KEYS_IN_BLOCKS = {
     "warm_start": "bias.warm_start",
     "bias_learning_rate": "bias.learning_rate",
@@ -251,7 +251,7 @@ _KEYS_IN_BLOCKS = {
     "gold_annotators": "bias.gold_annotators",
 }
 _BLOCKS: dict[str, type[Block]] = {"bias": BiasBlock, "reference": ReferenceBlock}
-# If a recipe contains a text instead of a block, the text is the value of the block's main key.
+# If a recipe contains a string instead of a block, this string is the value of the block's main key.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
     {
@@ -263,7 +263,7 @@ _KNOWN_KEYS = sorted(
         "preset",
     }
 )
-# Wrong names that users may try for a recipe key, such as an option of another command.
+# Wrong names that users may try for a recipe key, such as options of another command.
 _SHORT_NAMES = {
     **dict.fromkeys(("model", "base_model", "policy"), "model_name_or_path"),
     **dict.fromkeys(("data", "dataset", "votes", "table", "train_file"), "dataset_name"),
@@ -275,10 +275,10 @@ _SHORT_NAMES = {
     "baseline": "compare",
     "test_size": "held_out",
 }
-_MOST_ERRORS = 20  # maximum number of errors of a recipe that one message lists
-# Descriptions of the keys without a default.
+_MOST_ERRORS = 20  # maximum number of recipe errors that one message lists
+# Descriptions of the keys that have no default.
 _REQUIRED = {
-    "model_name_or_path": "the model to train, which is a folder or a name on the Hub",
+    "model_name_or_path": "the model to train, given as a folder or a name on the Hub",
     "dataset_name": "the table of judgments",
 }
 
@@ -294,7 +294,7 @@ class Recipe:
     attributes: tuple[Keys, ...]  # for `badpo.data.attributes.attribute_from_config`
     reference: ReferenceBlock
     objective: Keys  # name in `OBJECTIVES` with settings; empty for the default of `BADPOConfig`
-    keys: Keys  # the full recipe with the values of the preset; reading these keys gives this recipe
+    keys: Keys  # all keys, including those of the preset; reading them gives this recipe again
     notices: tuple[Problem, ...]  # keys that are accepted without effect
 
     def arguments(self, **changes: object) -> BADPOConfig:
@@ -306,13 +306,13 @@ class Recipe:
         except ModuleNotFoundError as error:
             reason = " ".join(str(error.name or error).split())
             raise ConfigError(
-                f"E202 a key of the recipe requires a package that is not installed: {reason}. Install the package, or "
+                f"E202 a recipe key requires a package that is not installed: {reason}. Install the package, or "
                 "delete the key"
             ) from error
 
     @property
     def baselines(self) -> list[Recipe]:
-        """Recipes of the baselines, whose objectives have no theta and whose other settings are the same."""
+        """Recipes of the baselines: the same settings, but with another objective and without theta."""
         dropped = ("compare", "objective", "push_to_hub")
         keys = {name: value for name, value in self.keys.items() if name not in dropped}
         keys["bias"] = {"variant": "none"}
@@ -336,9 +336,9 @@ def read_recipe(
 
     The file contains TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and
     optionally the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run
-    folder, paths are relative to this folder. ``overrides`` replace keys like options of the command line; a key with a
-    dot sets a key of a block. One `ConfigError` reports all unknown, refused, missing and wrong keys with their lines.
-    Only the caller can allow a model to run its own code; a recipe file cannot.
+    folder, paths are relative to this folder. Like command-line options, ``overrides`` replace keys; a key with a dot
+    sets a key inside a block. One `ConfigError` reports all unknown, refused, missing and invalid keys with their line
+    numbers. Only the caller can allow a model to run its own code; a recipe file cannot.
 
     Examples
     --------
@@ -377,7 +377,7 @@ def _check_recipe(file: YamlFile, overrides: Keys, trust_remote_code: bool) -> R
 
 
 class _RecipeChecker:
-    """Check a recipe's keys and collect all errors and notices."""
+    """Check the keys of a recipe and collect all errors and notices."""
 
     def __init__(self, file: YamlFile, overrides: Keys):
         self.notices: list[Problem] = []
@@ -419,14 +419,14 @@ class _RecipeChecker:
             del keys["loss_type"]
         effective = {key: value for key, value in keys.items() if self._has_effect(key, value)}
         merged = _merge_layers(PRESETS.get(str(preset), {}), effective)
-        # a key without a value removes the preset's value; only for max_length does an empty value mean no limit
+        # an empty key removes the preset's value, except that an empty max_length means no limit
         set_keys = {
             key: value for key, value in merged.items() if value is not None or key == "max_length"
         }
         return _DEFAULTS | set_keys
 
     def _has_effect(self, key: str, value: object) -> bool:
-        """Check whether badpo uses a recipe key; report a key that has no effect or is not allowed."""
+        """Return whether badpo uses a recipe key; report a key that has no effect or is not allowed."""
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
             self.notices.append(Problem("N204", what, self._locate((key,)), "nothing to do"))
@@ -438,7 +438,7 @@ class _RecipeChecker:
         return key not in ACCEPTED_WITHOUT_EFFECT and key not in REFUSED
 
     def _add_pydantic_error(self, error: ErrorDetails) -> None:
-        """Translate an error of pydantic."""
+        """Translate a pydantic error."""
         place, cause = (
             tuple(str(part) for part in error["loc"]),
             error.get("ctx", {}).get("error"),
@@ -456,7 +456,7 @@ class _RecipeChecker:
             self._add_error("E202", place, what)
 
     def _add_missing_key(self, key: str) -> None:
-        """Report a missing key, unless the error about an unknown key already suggests the missing key."""
+        """Report a missing key, unless the error about an unknown key already suggests it."""
         if any(_SHORT_NAMES.get(name) == key for name in (*self._overrides, *self._file.values)):
             return
         name = key if self._file.name else f"--{key}"
@@ -477,7 +477,7 @@ class _RecipeChecker:
         self._errors.append(f"{code} {self._locate(place)}: {what}")
 
     def _locate(self, place: tuple[str, ...]) -> str:
-        """Return the option or file line that sets a key or, failing that, the innermost block around the key."""
+        """Return the option or line that sets a key; if nothing sets the key, return the innermost block around it."""
         for length in range(len(place), 0, -1):
             dotted = ".".join(place[:length])
             flat = next((name for name, inner in _KEYS_IN_BLOCKS.items() if inner == dotted), dotted)
@@ -490,10 +490,10 @@ class _RecipeChecker:
 
 
 def _merge_layers(lower: Keys, upper: Keys) -> Keys:
-    """Merge keys; ``upper`` replaces ``lower``. A key with a dot sets a key of a block, and all blocks are merged."""
+    """Merge keys; ``upper`` overrides ``lower``. A key with a dot sets a key inside a block, and blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:
-        # YAML may read a key as a number; after the conversion to text, badpo reports it as an unknown key
+        # YAML may read a key as a number; converted to text, it is reported as an unknown key
         name, _, inner = _KEYS_IN_BLOCKS.get(str(key), str(key)).partition(".")
         if inner or (name in _MAIN_KEYS and isinstance(value, str)):
             value = {inner or _MAIN_KEYS[name]: value}
@@ -504,7 +504,7 @@ def _merge_layers(lower: Keys, upper: Keys) -> Keys:
 
 # -- recipes of run folders --------------------------------------------------------------------------------------
 
-# Recipe keys whose values may be paths; in a run folder, these paths are relative to the folder.
+# Recipe keys whose values may be paths; in the recipe of a run folder, these paths are relative to that folder.
 PATHS = (
     "model_name_or_path",
     "dataset_name",
@@ -515,7 +515,7 @@ PATHS = (
     "fsdp_config",
     "accelerator_config",
 )
-# Recipe keys that badpo reads even if the run is from another machine, because they contain neither paths nor code.
+# Recipe keys that badpo reads even from another machine's run, because their values contain neither paths nor code.
 _TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
@@ -527,7 +527,7 @@ _SOURCE_OPTIONS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 @dataclass(frozen=True)
 class RunSources:
-    """Start model and table named by the caller, which replace the model and table in a run's recipe."""
+    """Initial model and table that the caller names; they replace the model and table in a run's recipe."""
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None
@@ -540,7 +540,7 @@ NO_SOURCES = RunSources()
 
 
 def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
-    """Read a finished run's recipe, and make its paths relative to the current folder."""
+    """Read the recipe of a finished run, and make its paths relative to the current folder."""
     named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
     file = _resolve_paths(read_yaml(folder / RUN_RECIPE), folder)
     values = dict(file.values)
@@ -560,7 +560,7 @@ def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
 
 
 def make_portable(keys: Keys, folder: Path) -> Keys:
-    """Return a recipe's keys for storage in a run folder, without secrets and with relative paths."""
+    """Return the keys of a recipe for storage in a run folder, without secrets and with relative paths."""
     portable = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:
         value, is_path = portable.get(name), name in ("output_dir", "reference_cache")
@@ -570,7 +570,7 @@ def make_portable(keys: Keys, folder: Path) -> Keys:
 
 
 def make_relative(path: str, folder: Path) -> str:
-    """Return a path relative to a folder, with a leading dot; for a path on another drive, return its last part."""
+    """Return a path relative to a folder, with a leading dot; if it is on another drive, return its last component."""
     try:
         relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
     except ValueError:
