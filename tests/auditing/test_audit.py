@@ -249,7 +249,7 @@ def alone(table: pd.DataFrame) -> pd.DataFrame:
 ODD = {
     "W125": ("are in 2 groups (12 + 1)", alone),
     "W128": ("a was always shown first", lambda table: table.assign(shown_first="a")),
-    "W430": ("all annotators of a comparison chose the same side", LITTLE["unanimous"]),
+    "W430": ("all annotators chose the same side", LITTLE["unanimous"]),
     "W431": (
         "agree no more than by chance (50% ",
         lambda t: t.assign(winner=np.random.default_rng(3).choice(["a", "b"], len(t))),
@@ -286,7 +286,7 @@ def test_judgments_that_are_read_already():
     judgments = Judgments.read(votes(100, 5)[0], attributes=[Length()])
     assert audit(judgments).summary["data"]["n_judgments"] == 400
     assert audit(judgments, [Length(2.0, name="long")]).attributes["name"].tolist() == ["long"]
-    with pytest.raises(ConfigError, match="read already"):
+    with pytest.raises(ConfigError, match="already been read"):
         audit(judgments, winners={"left": "a"})
     assert audit(votes(100, 5)[0]).attributes["name"].tolist() == ["length"]
 

@@ -186,7 +186,7 @@ def single_member_classes(facts: AuditFacts) -> Found:
     design = facts.design
     sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
     for label in sizes.index[sizes == 1] if len(design.labels) > 1 else ():
-        what = "the class has a single annotator, so the estimates for the class describe only this annotator"
+        what = "this class has a single annotator, so the estimates for the class describe only this annotator"
         remedy = "have more annotators of the class judge before comparing the class with other classes"
         yield Problem("N432", what, f'class "{label}"', remedy)
 
@@ -301,7 +301,7 @@ def unknown_reliability(facts: AuditFacts, j: int) -> Found:
     if reliability and facts.estimates.may_be_reliability[j] and n:
         yield Problem(
             "W410",
-            f"{reliability['why']}; random responders can seem biased, so tau, the test for equal biases and the "
+            f"{reliability['why']}; random responders can seem biased, so tau, the test of one shared bias and the "
             "flags may reflect differences in reliability",
             _place(facts, j),
             f"have annotators {EQUAL_SIDES}; until then, read the judgments of flagged annotators (reread.csv of "
