@@ -57,7 +57,7 @@ from badpo.data.vocabulary import (
 from badpo.theory import Bools, Floats
 
 _LONGEST_QUOTE = 20_000
-_MOST_LEGENDS = 100  # largest number of legends outside the cells of a table that are read
+_MOST_LEGENDS = 100  # badpo reads at most this many legends outside the cells of a table
 _USUAL_QUESTION = 15  # characters
 _LONGEST_OPTION = 60  # characters
 
@@ -68,9 +68,9 @@ def is_legend(text: str) -> bool:
 
 
 def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
-    """Return the table with legends added to column names, and the new name for each renamed column.
+    """Add legends to the names of the columns that they explain; return the table and the columns' new names.
 
-    A legend explains the numbers in a column. A legend is outside the table, in its own column, or in the first row of
+    A legend explains the numbers in a column. It may be outside the table, in its own column, or in the first row of
     the column that it explains.
     """
     frame, legends = table.frame, [*dict.fromkeys(table.legends)][:_MOST_LEGENDS]
@@ -108,7 +108,7 @@ def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
 
 
 def _meanings(text: str) -> dict[str, str]:
-    """Return the meaning of each code in a legend; the mapping is empty if the meanings do not name both sides."""
+    """Return the meaning of each code in a legend, or an empty mapping if the meanings do not name both sides."""
     pairs = [part.partition(" = ") for part in text.split("; ")]
     meanings = {code: meaning for code, _, meaning in pairs if meaning}
     sides = {side[0] for meaning in meanings.values() if (side := side_of(meaning))}
@@ -119,8 +119,8 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
     A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
-    "vote" or "rating". If no column has such a name, the legend explains every column that may hold votes and
-    whose numbers are on the scale of the legend.
+    "vote" or "rating". If no column has such a name, the legend explains every column that may hold votes with numbers
+    on its scale.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
@@ -133,7 +133,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     if named := [name for name in columns if f"_{folded(name)}_" in form]:
         return named
     if text.partition(":")[0] in map(str, frame):
-        return []  # the legend explains another column
+        return []  # the legend names a different column
     said = [
         name for name in columns if names_vote(name) or re.search("rating|score|likert", folded(name))
     ]
@@ -141,9 +141,9 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 
 
 def reshape(table: Table, told: Collection[str]) -> Table:
-    """Return the table with one row for each vote.
+    """Convert the table to one row per vote.
 
-    A conversion step that would remove a column in ``told`` (the columns that the user named) is skipped.
+    ``told`` has the columns that the user named. A conversion step that would remove one of them is skipped.
     """
     for change in (
         _without_trials,
@@ -168,21 +168,21 @@ def reshape(table: Table, told: Collection[str]) -> Table:
 def spread(
     table: Table, frame: pd.DataFrame, new: Iterable[str], what: str, code: str = "N106"
 ) -> Table:
-    """Return a table of the votes in ``frame``, with a notice.
+    """Make a table from the votes in ``frame``, and add a notice to it.
 
-    The index of ``frame`` holds, for each vote, the number of the row in ``table`` from which the vote was made. The
-    names in ``new`` are column names of badpo that ``frame`` also uses.
+    The index of ``frame`` has the row of ``table`` that each vote comes from. ``new`` has the columns of ``frame``
+    whose names are column names of badpo.
     """
     kept = {ours: name for ours, name in table.theirs.items() if name in frame and ours not in ANSWERS}
     return table.with_rows(frame).noted(code, what).with_names(kept | {name: name for name in new})
 
 
 def melt_groups(table: Table, groups: Groups, key: str, what: str) -> Table:
-    """Return a table with one row for each group of columns in each row of ``table``.
+    """Turn each group of columns in a row of ``table`` into a row of its own.
 
     If all cells of a group are empty, the group gets no row. The column ``key`` holds the name of the group, unless a
-    column of the group has the name ``key``. If only a few votes have no annotator, these votes are kept as the votes
-    of one annotator with the name "no id".
+    column of the group has the name ``key``. If only a few votes lack an annotator, they count as the votes of one
+    annotator with the name "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
     new = [*dict.fromkeys([key, *itertools.chain(*groups.values())])]
@@ -205,7 +205,7 @@ def melt_groups(table: Table, groups: Groups, key: str, what: str) -> Table:
 
 
 def _without_rows(table: Table, is_out: Bools, reason: str, what: str) -> Table:
-    """Remove the rows for which ``is_out`` is True; return the table with the number of these rows and a notice."""
+    """Remove the rows for which ``is_out`` is True; count them under ``reason`` and add a notice to the table."""
     at = np.flatnonzero(is_out)
     if not len(at) or len(at) == len(table.frame):
         return table
@@ -240,7 +240,7 @@ def _is_trial(label: str) -> bool:
 
 
 def _without_trials(table: Table) -> Table:
-    """Return the table without practice trials, attention checks and cancelled votes."""
+    """Remove practice trials, attention checks and cancelled votes from a table."""
     names = [*map(str, table.frame)]
     known = columns_named(names, (*PAIR, "response", "chosen", "rejected", "winner")).values()
     for name in names:
@@ -268,10 +268,10 @@ def _without_trials(table: Table) -> Table:
 
 
 def _counts_of_shares(table: Table) -> Table:
-    """If a table has vote shares and numbers of annotators, return the table with counts of votes instead.
+    """If a table has vote shares and numbers of annotators, replace both with counts of votes.
 
-    The shares of votes are fractions or percentages. If the two shares add up to less than 100 %, the remaining
-    annotators count as ties.
+    Vote shares may be fractions or percentages. If the two shares add up to less than 100 %, the remainder counts as
+    ties.
     """
     frame = table.frame
     sizes = [name for name in frame if is_number_of_people(name)]
@@ -292,9 +292,9 @@ def _counts_of_shares(table: Table) -> Table:
 
 
 def _votes_beside_events(table: Table) -> Table:
-    """If ids link the events in a log, join the votes in the log with the texts that other events showed.
+    """If ids link the events in a log, join each vote with the texts that another event showed.
 
-    If the same ids belong to different texts, the table stays unchanged, because the order of the sides is unknown.
+    If the same ids belong to different texts, the order of the sides is unknown, and the table stays unchanged.
     """
     frame = table.frame
     known = columns_named([*map(str, frame)], PAIR)
@@ -302,7 +302,7 @@ def _votes_beside_events(table: Table) -> Table:
         return table
     texts = [*known.values()]
     shown = frame[frame[texts].notna().all(axis=1)]
-    # an event that shows both responses has no vote, so a vote column is empty in the rows of these events
+    # an event that shows both responses has no vote, so vote columns are empty in its row
     of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
     votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
     if not len(votes):
@@ -319,12 +319,14 @@ def _votes_beside_events(table: Table) -> Table:
     joined = votes.drop(columns=texts).reset_index().merge(events, on=keys, how="inner")
     if len(joined) < len(votes):
         return table
-    what = f"{counted(len(joined), 'vote')} beside the texts that {counted(len(shown), 'row')} showed"
+    what = (
+        f"{counted(len(joined), 'vote')} joined with the texts that {counted(len(shown), 'row')} showed"
+    )
     return table.with_rows(joined.set_index("index")).noted("N106", what)
 
 
 def _blocks_of_comparisons(table: Table) -> Table:
-    """If each row holds several comparisons in numbered columns, return a table with a row for each comparison.
+    """If each row holds several comparisons in numbered columns, give each comparison its own row.
 
     The names of corresponding columns differ only in the comparison number, which is the first or the last number in
     the name. A comparison has two responses, a vote and possibly a prompt. In a survey, a column name may begin with a
@@ -342,7 +344,7 @@ def _blocks_of_comparisons(table: Table) -> Table:
         is_distinct = len({*table.frame}) == table.frame.shape[1]
         if n_alike < 2 or not {*PAIR[1:]} <= {*known} or not votes or not is_distinct:
             continue
-        # a block may have additional columns, or lack columns other than the texts and the vote
+        # a block may have extra columns, and it may lack any column except the texts and the vote
         needed = {*known.values()} if "winner" in known else names
         groups = {
             key: {kind: block[kind] for kind in sorted(names) if kind in block}
@@ -364,10 +366,10 @@ def _blocks_of_comparisons(table: Table) -> Table:
 
 
 def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
-    """Return the columns for each number: number -> name without the number -> column.
+    """Group columns by the number in their names: number -> name without the number -> column.
 
-    ``place`` is the index of the number among the numbers in a column's name. If ``has_stem`` is True, the part of the
-    name before the number belongs to the number, as in ``pairs.1.player.choice`` and ``pair1_choice``.
+    ``place`` is the index of the number among the numbers in a column's name. If ``has_stem`` is True, the group's key
+    contains the part of the name before the number, as in ``pairs.1.player.choice`` and ``pair1_choice``.
     """
     blocks: Groups = {}
     for name in names:
@@ -384,10 +386,10 @@ def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
 
 
 def _answers_to_questions(table: Table) -> Table:
-    """Convert a survey with a row per person and a column per comparison to a table with a row for each vote.
+    """Convert a survey with a row per person and a column per comparison to a table with a row per vote.
 
-    Either the name of a comparison's column quotes the prompt and both responses, or the name is the prompt alone and
-    each cell holds the chosen response. If no column holds the annotators, each row counts as one annotator.
+    The name of a comparison's column either quotes the prompt and both responses, or it is the prompt alone and each
+    cell holds the chosen response. If no column names the annotators, each row counts as one annotator.
     """
     frame = table.frame
     names = [str(name) for name in frame]
@@ -424,9 +426,9 @@ def _answers_to_questions(table: Table) -> Table:
 
 
 def _replies_beside(table: Table) -> Table:
-    """Return the ranked messages in a table of messages; the prompt of each message is its parent message.
+    """Convert a table of messages to a table of its ranked messages, with each parent message as the prompt.
 
-    Columns that name the writers of messages are dropped, because the writer of a message is not its annotator.
+    Drop columns that name the writers of messages, because the writer of a message is not its annotator.
     """
     forms = {folded(str(name)): name for name in table.frame}
     wanted = ("parent_id", "parent_message_id"), ("message_id", "id"), ("text", "content"), ("rank",)
@@ -440,7 +442,7 @@ def _replies_beside(table: Table) -> Table:
     others = table.frame.drop(columns=[parent, own, "prompt", "response", *writers], errors="ignore")
     replies = others.rename(columns={text: "response"}).assign(prompt=above)
     replies = replies[above.notna() & replies[rank].notna()]
-    what = f"{counted(len(replies), 'ranked message')} beside the message above each"
+    what = f"{counted(len(replies), 'ranked message')}, each with the message above it as its prompt"
     return table.with_rows(replies).noted("N106", what)
 
 
@@ -448,9 +450,9 @@ _TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
 
 
 def _votes_of_voters(table: Table) -> Table:
-    """If each answer's column lists the people who voted for the answer, return a table with a row for each vote.
+    """If the column of each answer lists the people who voted for it, convert the table to one row per vote.
 
-    Chat programs export reactions to messages as lists of people.
+    Chat programs export reactions to messages as such lists of people.
     """
 
     def tail(name: str) -> str:
@@ -469,7 +471,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # columns with names of voters contain each name several times, and no numbers, long texts or labels such as A and B
+    # columns of voters contain each name several times, and no numbers, long texts or labels such as A and B
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
@@ -491,7 +493,7 @@ def _votes_of_voters(table: Table) -> Table:
 
 
 def _side_alone(label: str) -> str:
-    """Return the side that a label names; return "" if the label contains anything but a word for a side."""
+    """Return the side that a label names, or "" if the label contains anything other than a word for a side."""
     if _TIES.fullmatch(label.strip()) or EVEN.fullmatch(label):
         return "tie"
     side, word = side_of(label) or ("", "")
@@ -505,12 +507,12 @@ _NUMBER_WORDS = {"one": "1", "two": "2", "+1": "1"}
 
 
 def _as_number(label: str) -> str:
-    """Return the number that an emoji name such as ``:one:`` means; return any other label unchanged."""
+    """Convert an emoji name such as ``:one:`` to a number; return any other label unchanged."""
     return _NUMBER_WORDS.get(label.strip(": "), label)
 
 
 def _names_in(cell: Cell) -> list[str]:
-    """Return the names in a cell with a list or a text; return an empty list for any other cell."""
+    """Return the names in a list or in a text such as ``Ann, Ben``; return an empty list for any other cell."""
     if isinstance(cell, list):
         return [one for one in cell if isinstance(one, str)]
     return (
@@ -521,11 +523,10 @@ def _names_in(cell: Cell) -> list[str]:
 
 
 def _votes_of_both_orders(table: Table) -> Table:
-    """If each pair was judged twice, once in each order, return a table with one row for each verdict.
+    """If each pair was judged twice, once in each order, give each verdict its own row.
 
-    The labels for the second order name places on the screen, so badpo exchanges the sides of these labels. If a pair's
-    two labels are equal more often than expected by chance, the labels name the answers, and badpo does not exchange
-    their sides.
+    If the labels name places on the screen, badpo exchanges the sides of the labels for the second order. If a pair's
+    two labels are equal more often than expected by chance, the labels name the answers, and badpo exchanges no sides.
     """
     frame = table.frame
     pairs = []
@@ -559,7 +560,7 @@ def _votes_of_both_orders(table: Table) -> Table:
 
 
 def _split_texts(table: Table) -> Table:
-    """If one column holds the prompt and both answers, return the table with a separate column for each text."""
+    """If one column holds the prompt and both answers, give each text its own column."""
     frame = table.frame
     names = [*map(str, frame)]
     if len({*names}) < len(names):
@@ -610,7 +611,7 @@ _TITLES = re.compile(r"[\s,;|/*#:\[(\u2013-]*$")
 
 
 def _mark(side: str) -> re.Pattern[str]:
-    """Return a pattern that matches a mark before an answer, such as ``A:``, ``[1]`` or ``Answer B (60 words):``."""
+    """Return a pattern for the marker before an answer, such as ``A:``, ``[1]`` or ``Answer B (60 words):``."""
     called = rf"(?:(?i:(?:{ANSWER}|model|system|version|variante?|opci[oó]n|antwort))[ _#]*)"
     note = r"(?: ?\([^()\n]{1,40}\))?"
     return re.compile(
@@ -625,9 +626,9 @@ _MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two
 
 
 def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
-    """Return the prompt and both responses quoted in a text such as a survey's column name; None if there are none.
+    """Return the prompt and both responses that a text such as a survey's column name quotes, or None.
 
-    If the text states only a response's number of words, the returned response has that many placeholder words.
+    If the text states only how many words a response has, the returned response has that many placeholder words.
 
     Examples
     --------
@@ -644,10 +645,10 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
     text = re.sub(r"\s*\n\s*", "\n", text.strip())
     question, _, option = text.rpartition("\n")
     if len(option) <= _LONGEST_OPTION and side_of_label(option):
-        # a survey may add an option below the question; the option is not part of the second answer
+        # a survey may add an option below the question, which is not part of the second answer
         is_answer = any(second.match(option) for _, second in _MARKS)
         text = text if is_answer else question
-    # prefer a reading of the text in which both answers are filled; if there is none, accept one empty answer
+    # prefer markers that leave neither answer empty; if there are none, accept one empty answer
     for are_there, (first, second) in itertools.product((all, any), _MARKS):
         a = _find_mark(first, text, 0)
         b = _find_mark(second, text, a.end()) if a else None
@@ -662,7 +663,7 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
 
 
 def _find_mark(mark: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Return the first match of ``mark``, such as "A:", at the start of a line, or else its first match in the text."""
+    """Return the first match of a marker such as "A:" at the start of a line, or else its first match in the text."""
     found = [*mark.finditer(text, start)]
     at_lines = [one for one in found if not text[: one.start()].rpartition("\n")[2].strip(" *#_[(<>|-")]
     return next(iter(at_lines or found), None)
@@ -672,9 +673,9 @@ _END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n
 
 
 def _answer_in_words(mark: str, text: str) -> str:
-    """Return the text of an answer; if only its number of words is stated, return that many placeholder words."""
+    """Return the text of an answer; if it states only a number of words, return that many placeholder words."""
     text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
-    # a number of words counts only at the start of an answer, so "It has 200 words." is an ordinary answer
+    # only a number of words at the start of an answer counts, so "It has 200 words." is an ordinary answer
     n_words = re.search(_COUNTED_WORDS, mark, re.IGNORECASE) or re.match(
         rf"\W*{_COUNTED_WORDS}", text, re.IGNORECASE
     )
@@ -697,9 +698,9 @@ _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least"
 
 
 def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
-    """Return the columns of three or more answers to one prompt; an empty mapping if the table has no such columns.
+    """Return the columns of three or more answers to one prompt, or an empty mapping if there are no such columns.
 
-    The answer columns are recognised by their names, or by another column whose labels or rankings contain these names.
+    badpo recognises answer columns by their names, or by another column whose labels or rankings contain these names.
     """
     if answers := numbered_answers(free):
         return answers
@@ -723,9 +724,9 @@ def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
 
 
 def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
-    """Return, for each judge, the columns with ratings of all answers, such as ``answer_1.annotations.JUDGE.rating``.
+    """Return each judge's columns with ratings of all answers, such as ``answer_1.annotations.JUDGE.rating``.
 
-    If the table has fewer than two judges, the result is empty.
+    If fewer than two judges rate all answers, the result is empty.
     """
     groups: Groups = {}
     for key, answer in answers.items():
@@ -744,10 +745,10 @@ def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
 
 
 def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
-    """Return a table that compares the best of three or more answers with every other answer.
+    """Convert choices among three or more answers to comparisons of the best answer with each other answer.
 
-    If a column names the worst answer, the table also compares every other answer with the worst answer. If no column
-    ranks the answers, the table is returned unchanged.
+    If a column names the worst answer, the result also compares each other answer with the worst answer. If no column
+    ranks the answers, the function returns the table unchanged.
     """
     frame, keys = table.frame, [*answers]
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
@@ -780,16 +781,16 @@ def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
     sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
-    # use the code N107, because this notice shows rows in which users can check the direction of the ranking
+    # the notice has the code N107, because it shows rows in which users can check the direction of the ranking
     return spread(table.without_names("judgment_id", "comparison_id"), votes, new, what, "N107")
 
 
 def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str], bool]:
-    """Return the ranks of each row's answers, the rank columns, and whether they name the best and the worst answer.
+    """Return the ranks of each row's answers, the rank columns, and whether these name the best and the worst answer.
 
-    The lowest number is the best rank, and NaN stands for an answer without a rank. The ranks come from a number for
-    each answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the
-    worst answer.
+    The lowest number is the best rank, and an answer without a rank has NaN. The ranks may come from a number for each
+    answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the worst
+    answer.
     """
     frame, keys = table.frame, [*answers]
     forms = {folded(name): name for name in frame if name not in answers.values()}
@@ -825,7 +826,7 @@ def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str]
     cells_of_ranks = itertools.chain(*(frame[name].dropna() for name in used))
     ranked = {one for cell in cells_of_ranks for group in _groups_in(cell) for one in group}
     if "0" not in known and {"0", "0.0"} & ranked:
-        known = {str(i): i for i in range(len(keys))}  # the ranking numbers the answers from 0
+        known = {str(i): i for i in range(len(keys))}  # the ranking counts the answers from 0
     places = np.full((len(frame), len(keys)), np.nan)
     for row, cells in enumerate(zip(*(frame[name] for name in used), strict=True)):
         texts = [column[row] for column in columns]
@@ -834,7 +835,7 @@ def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str]
         ]
         order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
         if any(order):
-            # answers that a row does not name are ranked after the named answers, but before the worst answer
+            # answers that the row does not name rank after the named answers, but before the worst answer
             rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
             order.insert(1 if used[0] in best else len(order), rest)
         for place, group in enumerate(order):
@@ -848,7 +849,7 @@ def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str]
 
 
 def _is_place(form: str, i: int) -> bool:
-    """Return whether a column such as ``rank_1`` or ``second_choice`` holds the answers of rank ``i``, from 0."""
+    """Return whether a column such as ``rank_1`` or ``second_choice`` has the answers of rank ``i`` (0 is best)."""
     nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
     number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
     return (
@@ -858,9 +859,9 @@ def _is_place(form: str, i: int) -> bool:
 
 
 def _groups_in(cell: Cell) -> list[list[str]]:
-    """Return the answers in a ranking as a list of groups of answers with the same rank.
+    """Return the answers in a ranking, grouped by rank.
 
-    The ranking is a list or a text such as ``2>1=3`` or ``B, A, C``.
+    A ranking is a list or a text such as ``2>1=3`` or ``B, A, C``.
     """
     if isinstance(cell, list):
         return [[str(one)] for one in cell]
@@ -869,7 +870,7 @@ def _groups_in(cell: Cell) -> list[list[str]]:
 
 
 def _answer_in(cell: Cell, texts: Sequence[Cell], known: Mapping[str, int]) -> int:
-    """Return the index of the answer whose text or name is in a cell; -1 if the cell holds no answer's text or name."""
+    """Return the index of the answer whose text or name is in a cell, or -1 if there is no such answer."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
     form = folded(str(cell).removesuffix(".0"))
