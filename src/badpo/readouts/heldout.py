@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.auditing.pool_bias import swap_pair_sides
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import is_about_few, is_dominated, withheld_classes
+from badpo.data.privacy import withheld_classes
 from badpo.readouts.sampled import Figures, estimate_figures, figures
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import (
@@ -32,10 +32,11 @@ from badpo.training.reference import ReferenceCache
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figures]:
-    """Compute how often margins predict same-group and cross-group votes, for each attribute and for any attribute.
+    """Compute the share of same-group and of cross-group votes that the margins predict correctly, by attribute.
 
     A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
-    regardless of its training weight.
+    regardless of its training weight. The key "any" has the figures of votes on comparisons that are cross-group for
+    any attribute.
 
     References
     ----------
@@ -47,34 +48,25 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
 
 
 def find_revealing_figures(judgments: Judgments) -> list[str]:
-    """Find the attributes whose held-out figures would reveal too much about individual people.
+    """Find the attributes whose held-out figures would reveal too much about the votes of individual people.
 
-    The figures of an attribute are revealing if the cross-group votes or the same-group votes are from fewer than five
-    people, or if one to four people cast too many of these votes (`is_dominated`).
+    The figures of an attribute are revealing if the cross-group votes or the same-group votes are revealing
+    (`Judgments.reveals_people`).
     """
-    is_person = judgments.annotators["model"].isna().to_numpy()
-    annotator = judgments.votes["annotator"].to_numpy()
-
-    def is_revealing(votes: Bools) -> bool:
-        n_votes = np.bincount(annotator[votes], minlength=len(is_person))
-        is_few = is_about_few(int((n_votes > 0).sum()), int((n_votes[is_person] > 0).sum()))
-        return bool(votes.any() and (is_few or is_dominated(n_votes[is_person])))
-
-    if not judgments.has_identities:
-        return []
     groups = _find_cross_votes(judgments).items()
-    return [name for name, cross in groups if is_revealing(cross) or is_revealing(~cross)]
+    reveals = judgments.reveals_people
+    return [name for name, cross in groups if reveals(cross) or reveals(~cross)]
 
 
 def _find_cross_votes(judgments: Judgments) -> dict[str, Bools]:
-    """Mark the cross-group votes of each attribute, and of any attribute."""
+    """Return a mask of the cross-group votes for each attribute, and for any attribute ("any")."""
     cross = judgments.cross_group()
     names = (*judgments.attribute_names, "any")
     return dict(zip(names, [*cross.T, cross.any(axis=1)], strict=True))
 
 
 def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
-    """Compute accuracies and counts of same-group and cross-group votes, and the gap with a clustered interval."""
+    """Compute the accuracy and the number of same-group and of cross-group votes, and the gap with its interval."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
         same=cluster_mean(correct[~cross]).estimate,
@@ -82,7 +74,7 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
         gap=gap.estimate,
         n_same=int((~cross).sum()),
         n_cross=int(cross.sum()),
-        # the difference of two accuracies lies between -1 and 1
+        # a difference of two accuracies lies between -1 and 1
         gap_low=np.maximum(gap.low, -1.0),
         gap_high=np.minimum(gap.high, 1.0),
     )
@@ -98,7 +90,7 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
         first = judgments.comparisons["comparison_id"].iloc[bad[0]]
         raise ValueError(
             f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); "
-            "leave out these comparisons with Judgments.take, and report their number"
+            "exclude these comparisons with Judgments.take, and report how many you excluded"
         )
     return np.asarray(judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]])
 
@@ -129,7 +121,7 @@ def response_log_ratios(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> LogRatios:
-    """Compute the log-ratios of both responses in every comparison."""
+    """Compute the log-ratios of policy and reference for both responses in every comparison."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
@@ -140,7 +132,7 @@ def response_log_ratios(
 
 
 class PromptSums(TypedDict):
-    """A metric's sums by prompt, and their divisors."""
+    """Sums of a metric by prompt (``sums``), and the divisors that turn the sums into means (``sizes``)."""
 
     sums: list[float]
     sizes: list[float]
@@ -149,7 +141,7 @@ class PromptSums(TypedDict):
 def measure_tilt(
     margins: ArrayLike, judgments: Judgments
 ) -> tuple[dict[str, dict[str, str | float | Figures | None]], dict[str, PromptSums]]:
-    r"""Compute the policy's tilt toward each attribute in log-odds, and the sums by prompt for paired differences.
+    r"""Compute the policy's tilt toward each attribute in log-odds, and its sums by prompt for comparing two policies.
 
     .. math:: t = \frac{\sum_c d_c u_c}{\sum_c d_c^2}
 
@@ -197,7 +189,7 @@ def measure_tilt(
 
 
 def log_ratio_per_token(ratios: LogRatios, judgments: Judgments) -> Figures:
-    """Compute the mean log-ratio of the compared responses' tokens, in nats.
+    """Compute the mean log-ratio per token of the compared responses, in nats.
 
     The mean log-ratio is far below 0 if training made all responses less likely.
     """
@@ -207,7 +199,7 @@ def log_ratio_per_token(ratios: LogRatios, judgments: Judgments) -> Figures:
 
 
 def round_sums(sums: Floats, sizes: Floats) -> PromptSums:
-    """Round the sums by prompt and their divisors for ``readouts.json``."""
+    """Round sums and sizes by prompt, and convert them to lists for ``readouts.json``."""
     return {"sums": sums.round(9).tolist(), "sizes": sizes.round(9).tolist()}
 
 
@@ -230,7 +222,7 @@ def vote_accuracy(
 
 
 def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict[str, Figures]]:
-    """Compute the accuracy and the mean loss of given logits, by attribute and class; see `vote_accuracy`."""
+    """Compute the accuracy and the mean loss of given logits, by attribute and annotator class; see `vote_accuracy`."""
     names, nats = ("accuracy", "nll"), np.logaddexp(0.0, -logits)
     return _summarize_by_class(names, (logits > 0).astype(np.float64), nats, clustered_share, judgments)
 
@@ -240,8 +232,8 @@ def vote_difference(
 ) -> dict[str, dict[str, Figures]]:
     """Compute the accuracy with ``theta`` minus the accuracy with ``other_theta``, at the same margins.
 
-    Both thetas give most votes the same prediction, so the error of the difference in accuracy
-    is much smaller than the error of either accuracy.
+    Both thetas lead to the same prediction for most votes, so the standard error of the difference is much smaller than
+    the standard error of either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)
@@ -273,7 +265,7 @@ def _summarize_by_class(
     summarize: Callable[[Floats, Ints], Interval],
     judgments: Judgments,
 ) -> dict[str, dict[str, Figures]]:
-    """Summarize the votes' values and mean nats for every attribute, over all annotators and for each class."""
+    """Average values and nats over the cross-group votes of each attribute, for all annotators and by class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]
