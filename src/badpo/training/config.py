@@ -1,6 +1,6 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
-# mypy does not analyze transformers, so transformers classes have no types
+# mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # Default learning rate of Adam for theta, as in the BA-DPO paper.
 BIAS_LEARNING_RATE = 1e-2
 
-# With a beta above this limit, the loss saturates, and training ends with meaningless results but without an error.
+# If beta exceeds this limit, the loss saturates: training gives meaningless results, but no error.
 LARGEST_BETA = 100
 PAPER_MAX_PROMPT_LENGTH = 384
 RANGES: dict[str, tuple[float, float]] = {
@@ -53,7 +53,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),
 }
 
-# Types of training arguments that badpo checks, with their names in error messages.
+# Argument types that badpo checks, mapped to their names in error messages.
 _TYPE_NAMES = {
     bool: "True or False",
     int: "a whole number",
@@ -62,8 +62,8 @@ _TYPE_NAMES = {
     dict: "a dict",
 }
 
-# Trainer arguments that `BADPOConfig` always sets to fixed values.
-# The fields for these arguments keep the transformers defaults, because command-line parsers turn fields into flags.
+# Trainer arguments that `BADPOConfig` sets to these values, whatever the user requests.
+# Their fields keep the defaults of transformers, because command-line parsers turn fields into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -71,10 +71,10 @@ FIXED = {
     "hub_strategy": "end",
 }
 
-# Arguments that a recipe must not set but that Python code may pass to `BADPOConfig`.
+# Arguments that Python code may pass to `BADPOConfig` but a recipe must not set.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
-# Old names of `transformers.TrainingArguments` arguments, with the new names.
+# Old names of arguments of `transformers.TrainingArguments`, mapped to the new names.
 RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -84,7 +84,7 @@ RENAMED: dict[str, str] = {
 def resolve_bias_fit(
     fit: str | None, learning_rate: float | None, warm_start: str
 ) -> tuple[str, float | None]:
-    """Return theta's update rule and the rule's learning rate, with defaults filled in.
+    """Return theta's update rule and its learning rate, with defaults filled in.
 
     If ``fit`` is None, the update rule is "adam" if a learning rate or a warm start is set, and "anchored" otherwise.
     """
@@ -101,8 +101,8 @@ def lacks_float64() -> bool:
 def computes_in_bf16(use_cpu: bool) -> bool:
     """Whether training uses bf16 autocast by default: only on a GPU that supports bf16.
 
-    Trained weights keep the precision in which the weights were loaded. The supervised stage and the preference stage
-    of a run both use this function.
+    Trained weights keep the precision in which they were loaded. A run calls this function for both the supervised
+    stage and the preference stage.
     """
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
@@ -111,8 +111,8 @@ def computes_in_bf16(use_cpu: bool) -> bool:
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: those of `transformers.TrainingArguments` and the fields below.
 
-    The arguments have the names and defaults of TRL's ``DPOConfig``. The batch size counts judgments: an
-    optimizer step has ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
+    The names and defaults are those of TRL's ``DPOConfig``. The batch size counts judgments: an optimizer step has
+    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
     ``batching="comparisons"``, the batch size counts comparisons instead of judgments.
 
     Parameters
@@ -120,51 +120,52 @@ class BADPOConfig(TrainingArguments):
     beta : float
         Strength of the pull toward the reference. The margin is u = beta * (log-ratio of a minus log-ratio of b).
     max_length : int or None
-        Maximum number of tokens of a prompt with a response. Longer responses are cut at the end. None cuts nothing.
+        Maximum number of tokens in a prompt together with a response. Longer responses are truncated at the end. None
+        means no limit.
     max_prompt_length : int or None
-        Maximum number of tokens of a prompt. Longer prompts are cut at the left. Only for ``encoding="paper"``, for
-        which None means 384.
+        Maximum number of tokens in a prompt. Longer prompts are truncated on the left. Only for ``encoding="paper"``,
+        where None means 384.
     encoding : {"trl", "paper"}
-        ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` gives the token ids of the paper.
+        ``trl`` produces the same token ids as TRL's ``DPOTrainer``; ``paper`` produces those of the paper.
     bias : str or None
-        Parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`. ``none`` is DPO, ``pooled`` has
+        Parts of theta_k that are learned, as a key of `badpo.objective.bias.VARIANTS`. ``none`` is DPO, ``pooled`` has
         one bias for all annotators, ``per_annotator`` has one bias for each annotator, ``shared_mean`` has both, and
         ``class`` adds an offset for each class of annotators. None means ``shared_mean``, or ``pooled`` if the votes
-        have no annotators.
+        name no annotators.
     bias_fit : {"anchored", "adam"} or None
         Rule that moves theta. ``anchored`` fits theta to the votes given the quality that the policy has learned
         (`badpo.objective.theta.AnchoredFit`) and needs no settings. ``adam`` is the rule of the paper. None means
         ``adam`` if one of the next two arguments is set, and ``anchored`` otherwise.
     bias_learning_rate : float or None
-        With ``adam``: learning rate of theta's Adam, which is constant and without gradient clipping. 0 keeps theta at
-        its start. None means 0.01.
+        With ``adam``: constant learning rate of theta's Adam optimizer, which does not clip gradients. 0 keeps theta at
+        its initial value. None means 0.01.
     warm_start : {"zero", "offline", "audit"}
-        With ``adam``: start of theta. "zero" starts at 0, which anchors the policy at the attribute rate of the
+        With ``adam``: initial value of theta. "zero" starts at 0, which anchors the policy at the attribute rate of the
         reference. "offline" starts at the log-odds of the training votes. "audit" starts at the log-odds of their swap
         pairs, in which quality cancels, or like "offline" if there are no swap pairs.
     gold_annotators : list of str
         Annotators who are known to have no bias. Their theta is held at zero, and their votes identify the shared bias
-        of the other annotators. The list has ids as in the table or pseudonyms; the config stores pseudonyms.
+        of the other annotators. The list contains ids as in the table, or pseudonyms; the config stores pseudonyms.
     batching : {"random", "grouped", "comparisons"}
         ``random`` shuffles individual judgments, as in the paper. ``grouped`` shuffles comparisons and keeps the
-        judgments of a comparison together, so that a step has the same number of judgments on fewer comparisons and
-        is faster. With ``comparisons`` a batch counts comparisons, each with all its judgments.
+        judgments of a comparison together. A step then has the same number of judgments on fewer comparisons, which
+        makes it faster. With ``comparisons``, the batch size counts comparisons, each with all its judgments.
     disable_dropout : bool
-        Whether to train without dropout, so that policy and reference agree at the first step.
+        Whether to train without dropout, so that the policy and the reference agree at the first step.
     reference_cache : str or None
         Folder of the reference log-probabilities. None means a folder in the user's cache, which all runs share.
     attention : {"packed", "padded"}
         ``packed`` reads each prompt once for both responses and has no padding. ``padded`` uses the model's own
-        attention with one row for each response.
+        attention, with one row for each response.
     router_aux_loss_coef : float or None
-        Weight of the load-balancing loss of a mixture of experts, as in TRL. Responses are then padded. None means
-        the weight in the model's configuration, 0 disables the loss.
+        Weight of the load-balancing loss of a mixture of experts, as in TRL. Responses are then padded. None means the
+        weight in the model's configuration; 0 disables the loss.
     model_init_kwargs : dict or None
         Arguments for ``AutoModelForCausalLM.from_pretrained`` if the model is given by name.
     trust_remote_code : bool
         Whether a model that is given by name may run its own code. Presets and recipes cannot set this to True.
     bf16 : bool or None
-        Whether to use bf16 autocast. None means True if the device supports bf16, as in TRL. Otherwise the run is in
+        Whether to use bf16 autocast. None means True if the device supports bf16, as in TRL. Otherwise, the run uses
         float32.
 
     References
@@ -231,7 +232,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> dict[str, Settings]:
-        """Return the arguments for experiment trackers, without gold annotators, secrets or the folders in paths."""
+        """Return the arguments for experiment trackers, without gold annotators, secrets or folder names in paths."""
         public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in public.items() if name != "gold_annotators"}
 
@@ -273,18 +274,18 @@ class BADPOConfig(TrainingArguments):
 
     @property
     def mixed_precision_name(self) -> str:
-        """Precision of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
+        """Precision of the forward pass: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
         return f"{name}-tf32" if self.tf32 else name
 
     @property
     def objective(self) -> Json:
-        """Objective selected by TRL's arguments ``loss_type`` and ``ld_alpha``, as a recipe block."""
+        """Recipe block of the objective that TRL's arguments ``loss_type`` and ``ld_alpha`` select."""
         return objective_of_trl_keys(self.loss_type, self.ld_alpha)[0]
 
     @classmethod
     def find_errors(cls, **arguments: object) -> list[str]:
-        """Check the given arguments and return one sentence for each error; all other arguments keep their defaults."""
+        """Return one sentence for each error in the given arguments; all other arguments have their defaults."""
         config = cls.__new__(cls)
         for f in fields(cls):
             default = f.default_factory() if callable(f.default_factory) else f.default
@@ -292,9 +293,9 @@ class BADPOConfig(TrainingArguments):
         return [*config._find_wrong_types()] or [*config._find_wrong_values()]
 
     def _find_wrong_types(self) -> Iterator[str]:
-        """Describe each argument that has the wrong type; convert numpy numbers to Python numbers."""
-        # Command-line parsers change the dataclass field types, so badpo reads the class annotations.
-        # badpo does not check the types of fields that a subclass of `BADPOConfig` adds.
+        """Describe each argument that has a wrong type; convert NumPy numbers to Python numbers."""
+        # Command-line parsers change the types of dataclass fields, so the class annotations are used instead.
+        # Fields that a subclass of `BADPOConfig` adds are not checked for their types.
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):
             value, hint = getattr(self, f.name), hints[f.name]
@@ -338,18 +339,18 @@ class BADPOConfig(TrainingArguments):
     def _find_wrong_lengths(self) -> Iterator[str]:
         longest = self.max_length - 1 if self.max_length is not None else float("inf")
         if longest < 1:
-            yield f"max_length is {self.max_length}; a prompt with a response needs at least 2 tokens"
+            yield f"max_length is {self.max_length}; a prompt and its response need at least 2 tokens"
         if self.max_prompt_length is None:
             return
         if self.encoding != "paper":
             yield (
-                "max_prompt_length requires encoding: paper, because TRL no longer has this key; with encoding: trl, "
+                "max_prompt_length requires encoding: paper, because TRL has removed this key; with encoding: trl, "
                 "raise max_length instead"
             )
         if not 0 < self.max_prompt_length <= longest:
             yield (
                 f"max_prompt_length is {self.max_prompt_length}; it must be between 1 and max_length - 1 = {longest}, "
-                "so that there is room for a response"
+                "which leaves room for a response"
             )
 
     def _find_wrong_bias_settings(self) -> Iterator[str]:
@@ -365,8 +366,8 @@ class BADPOConfig(TrainingArguments):
             yield f"warm_start={self.warm_start} requires a learned bias, but bias is none; leave out warm_start"
         if self.warm_start == "audit" and gold:
             yield (
-                "warm_start: audit cannot be combined with gold_annotators, because the audit's estimate does not use "
-                "them; use warm_start: offline, whose estimates are anchored at the gold annotators"
+                "warm_start: audit cannot be combined with gold_annotators, because the audit's estimate ignores gold "
+                "annotators; use warm_start: offline, which anchors its estimates at the gold annotators"
             )
         if not isinstance(gold, list | tuple | set):
             yield "gold_annotators must be a list of annotators; write [id] for one annotator"
@@ -381,12 +382,12 @@ class BADPOConfig(TrainingArguments):
         for key in REFUSED:
             if key not in ALLOWED_IN_PYTHON and key != selecting_key:
                 value = getattr(self, key, None)
-                # transformers converts some arguments to enum members; badpo checks the member's value
+                # transformers converts some arguments to enum members, so the value of the member is checked
                 if reason := refusal(key, getattr(value, "value", value)):
                     yield reason
 
     def _choose_checkpointing(self) -> None:
-        # The new argument names avoid a deprecation warning; older versions of transformers have only the old names.
+        # The new names avoid a deprecation warning, but older versions of transformers have only the old names.
         for old, new in RENAMED.items():
             name = new if hasattr(self, new) else old
             value = getattr(self, name)
@@ -397,7 +398,7 @@ class BADPOConfig(TrainingArguments):
 
 
 def _hide_private(name: str, value: Settings) -> Settings:
-    """Return an argument's value without secrets and without this machine's folders."""
+    """Return the value of an argument without secrets and without folders of this machine."""
     if isinstance(value, dict):
         return {inner: _hide_private(str(inner), entry) for inner, entry in value.items()}
     if isinstance(value, str | Path) and name.endswith("token"):
