@@ -175,7 +175,7 @@ def test_a_data_set_names_only_its_own_folders(tmp_path, name):
         pd.DataFrame(ROWS).to_csv(tmp_path / folder / "votes.csv")
     for one in (name, str(tmp_path / "other") if name == ".." else name):
         (tmp_path / "set" / "dataset_dict.json").write_text(json.dumps({"splits": [one]}))
-        with pytest.raises(DataError, match="which is no folder in"):
+        with pytest.raises(DataError, match="which is not a folder in"):
             read_table(tmp_path / "set")
 
 
@@ -258,7 +258,7 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
             "a\n\u00e9\u00e8\u00ea".encode() + b"\xe9\n",
             "the file's encoding is neither UTF-8 nor",
         ),
-        ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
+        ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are not JSON: line 2: Expecting value, line 3: "),
         (
             "v.jsonl",
             b'{"a": 1}\n[1]\n',
@@ -276,7 +276,11 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
         ("v.sql", b"", "sqlite3 new.db < "),
         ("v.arrow", b"ARROW1 and nothing", "export the table again"),
         ("v.xls", b"", 'badpo cannot read files that end in ".xls"'),
-        ("v.xlsx", b"PK", "badpo reads Excel files with openpyxl" if NO_EXCEL else "it is no workbook"),
+        (
+            "v.xlsx",
+            b"PK",
+            "badpo reads Excel files with openpyxl" if NO_EXCEL else "it is not a workbook",
+        ),
         (".absent.csv.lock", b"", "there is no such file.\n"),
         ("absnt.csv", b"", 'there is no such file. Did you mean "absnt.csv"?'),
         ("absnt.csv", b"", "absnt.csv')"),

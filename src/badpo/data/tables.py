@@ -68,18 +68,18 @@ PACKED = (".gz", ".bz2", ".zst")
 ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
 # kinds of Arrow messages with data
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
-_LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; the limit of the csv module is 131,072 by default
-_BUFFER_BYTES = 2**20  # bytes or characters that are read at a time, or to detect the format of a file
+_LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; by default, the csv module allows 131,072
+_BUFFER_BYTES = 2**20  # bytes or characters to read at a time, or to examine for the format of a file
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file.
 # The factor is 100 because texts never reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
-# Largest total size of the texts in a parquet file, in bytes; a text that occurs in several rows counts several times.
+# Largest total size of the texts in a parquet file, in bytes; a text that occurs in many rows counts once per row.
 _MOST_REPEATED_BYTES = 2**34
 # Reading a file may take at most 6 GiB of memory plus 40 times the bytes of the file.
 _MOST_MEMORY, _MOST_MEMORY_TIMES = 6 * 2**30, 40
-# Largest size of a workbook's cell formats, in bytes; openpyxl needs about four seconds for each 2**20 bytes.
+# Largest size of a workbook's cell formats, in bytes; openpyxl takes about four seconds for each 2**20 bytes.
 _MOST_BYTES_OF_STYLES = 2**22
-# Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl needs about 20
+# Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl takes about 20
 # microseconds and 700 bytes of memory for each element.
 _MOST_ELEMENTS = 250_000
 _MARKS = {
@@ -87,8 +87,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# encodings that are older than UTF-8, with a pattern for the bytes of the most common letters in each encoding
-# if two of the encodings fit a file equally well, the one that is listed first is used
+# encodings that are older than UTF-8; each pattern matches the bytes of the encoding's most common letters
+# if two of the encodings fit a file equally well, badpo uses the one that is listed first
 OLDER_ENCODINGS = {
     "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
     "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
@@ -99,15 +99,15 @@ OLDER_ENCODINGS = {
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
-_LONGEST_NAME = 80  # largest number of characters in a column name of a header
-_MOST_FILES = 10  # largest number of files or of tables that are joined
+_LONGEST_NAME = 80  # texts with more characters are not column names
+_MOST_FILES = 10  # badpo joins at most this many files or tables
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
     "итого|合計|合计|总计|總計|합계|المجموع|Σ|∑)(?: \\(?n\\)?)?[:.]?",
     re.IGNORECASE,
 )
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
-# instructions for exporting a table of votes from files that badpo cannot read, for each suffix
+# how to export a table of votes from files that badpo cannot read, by suffix
 _EXPORTS = {
     ".sql": (
         "export the table of votes, here called votes, from its database as CSV. SQLite: "
@@ -136,7 +136,7 @@ class _ArrowHolder(Protocol):
     def to_arrow(self) -> Any: ...
 
 
-# the types of objects that badpo's functions accept as a table of votes
+# types of objects that badpo's functions accept as a table of votes
 Source: TypeAlias = (
     str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Cell]] | _Split | _ArrowHolder
 )
@@ -145,10 +145,10 @@ Source: TypeAlias = (
 def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
     """Read a table from a path or from an object in memory.
 
-    A path is a file with a suffix in `READERS`, a folder with files of this kind, a folder that `datasets` wrote, or
-    the name of a data set on the Hub. An object with a method ``to_arrow`` is accepted too. If ``drop_uneven`` is True,
-    lines of a CSV file that have more or fewer cells than the header are left out and counted. If the table cannot be
-    read, a `DataError` (E102) gives the reason.
+    A path names a file with a suffix in `READERS`, a folder with such files, a folder that `datasets` wrote, or a data
+    set on the Hub. Objects with a method ``to_arrow`` are accepted too. If ``drop_uneven`` is True, badpo leaves out
+    and counts the lines of a CSV file that have more or fewer cells than the header. If badpo cannot read the table, a
+    `DataError` (E102) gives the reason.
 
     Examples
     --------
@@ -164,7 +164,8 @@ def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
     kind = type(source).__name__
     name = _CALLED.get(kind, f"the {kind}")
     if isinstance(source, pd.DataFrame):
-        # the index may hold annotator ids, so its named levels become columns; duplicate names are reported later
+        # named levels of the index become columns, because they may hold annotator ids; duplicate names are reported
+        # later
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
         frame = source.reset_index(named, allow_duplicates=True).reset_index(drop=True)
@@ -189,7 +190,7 @@ def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
     if isinstance(source, pa.Table):
         return Table(_frame_of_arrow(source), name)
     remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
-    raise _unreadable(kind, "badpo knows no table of this kind", remedy)
+    raise _unreadable(kind, "badpo cannot read a table of this type", remedy)
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
@@ -208,7 +209,7 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def _limit_memory(path: Path) -> Iterator[None]:
     """Limit the memory that reading a file or a folder may take; only Linux enforces the limit.
 
-    The checks of sizes refuse most files before memory is taken, but a file can state sizes that are wrong.
+    Size checks refuse most large files before any memory is allocated, but a file can state a wrong size.
     """
     n_bytes = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
     most = _MOST_MEMORY + _MOST_MEMORY_TIMES * n_bytes
@@ -216,14 +217,14 @@ def _limit_memory(path: Path) -> Iterator[None]:
         with _limit_data_segment(most):
             yield
     except MemoryError as error:  # after the limit has ended
-        what = f"it is too large: reading it needs more than {most / 2**30:,.1f} GiB of memory"
+        what = f"it is too large: reading it takes more than {most / 2**30:,.1f} GiB of memory"
         remedy = "export only the columns that are needed, or split the table"
         raise _unreadable(path, what, remedy) from error
 
 
 @contextlib.contextmanager
 def _limit_data_segment(most: int) -> Iterator[None]:
-    """Let this process take at most this number of bytes in addition to its present memory, unless a limit exists."""
+    """Let this process allocate at most ``most`` more bytes, unless it already has a memory limit."""
     status = Path("/proc/self/status")
     taken = re.search(r"^VmData:\s+(\d+) kB", status.read_text(), re.M) if status.is_file() else None
     if taken is None:
@@ -270,9 +271,9 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
 
 
 def _read_folder(path: Path, split: str = "") -> Table:
-    """Read the table in a folder that `datasets` wrote, or in a folder of files such as a download from the Hub.
+    """Read the table from a folder that `datasets` wrote, or from a folder of files such as a download from the Hub.
 
-    A folder that contains a pipe, or a symbolic link to a place outside the folder, is refused.
+    If the folder contains a pipe or a symbolic link to a place outside the folder, badpo does not read it.
     """
     require_safe_to_read(path)
     if (path / "state.json").is_file():
@@ -282,9 +283,10 @@ def _read_folder(path: Path, split: str = "") -> Table:
     parts: dict[str, list[Path]] = {}
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        # a file from another person could name a private file on this machine, or a data set on the Hub
+        # dataset_dict.json may come from another person and name a private file on this machine, or a data set on the
+        # Hub
         if foreign := [name for name in splits if not _is_inner_folder(path, name)]:
-            what = f"dataset_dict.json names {listed(foreign)}, which is no folder in {path}"
+            what = f"dataset_dict.json names {listed(foreign)}, which is not a folder in {path}"
             raise _unreadable(path, what, "save the data set again with save_to_disk")
         parts = {name: [path / name] for name in splits}
     elif files := sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet")):
@@ -305,7 +307,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
 
 
 def _is_inner_folder(folder: Path, name: Any) -> bool:
-    """Return whether ``name``, which comes from a file in the folder, is the name of a folder directly inside of it."""
+    """Return whether ``name``, which a file in the folder states, names a folder directly inside ``folder``."""
     is_name = isinstance(name, str) and not leads_out(name) and Path(name).name == name
     return is_name and (folder / name).is_dir()
 
@@ -313,9 +315,9 @@ def _is_inner_folder(folder: Path, name: Any) -> bool:
 def _read_files(
     path: Path, files: Sequence[Path], parts_of: Callable[[Path], Iterator[pa.Table]]
 ) -> Table:
-    """Read the parquet or Arrow files of one table, whose limits hold for all files together.
+    """Read the parquet or Arrow files of one table; the size limits apply to all files together.
 
-    The names of folders such as ``rater=R01`` give the cells of additional columns.
+    Folders with names such as ``rater=R01`` add columns to the table.
     """
     frames, sizes, dropped = [], list[_Size](), list[Dropped]()
     for file in files:
@@ -327,8 +329,8 @@ def _read_files(
             require_size(str(path), n_rows, part.num_columns + len(added), n_cells)
             if n_bytes > _MOST_BYTES or n_repeated > _MOST_REPEATED_BYTES:
                 what = (
-                    f"it is too large: it has more than {_MOST_BYTES >> 30:,} GiB, or the texts in all rows have more "
-                    f"than {_MOST_REPEATED_BYTES >> 30:,} GiB together"
+                    f"it is too large: it has more than {_MOST_BYTES >> 30:,} GiB, or the texts of all rows have more "
+                    f"than {_MOST_REPEATED_BYTES >> 30:,} GiB in total"
                 )
                 raise _unreadable(
                     path, what, "export only the columns that are needed, or split the table"
@@ -353,7 +355,7 @@ def is_hub_name(path: Path) -> bool:
 def from_hub(
     name: str, config: str | None = None, split: str | None = None, revision: str | None = None
 ) -> Any:
-    """Load a split of a data set from the Hub or the cache; if ``split`` is None, load the only split or "train"."""
+    """Load a split of a data set from the Hub or the cache; if ``split`` is None, load "train" or the only split."""
     from datasets import load_dataset
 
     try:
@@ -385,7 +387,7 @@ def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
 
 
 def _parquet_parts(path: Path) -> Iterator[pa.Table]:
-    """Yield the content of a parquet file, whose size is checked first."""
+    """Check the size of a parquet file, and yield its content."""
     if is_changed(path):
         beside = checksum_file(path)
         what = f"the checksum of the file differs from the checksum in {beside.name}"
@@ -393,12 +395,12 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
         raise _unreadable(path, what, f"{remedy}; if the table was changed on purpose, remove {beside}")
     layout = pq.read_metadata(path)
     parts = [layout.row_group(i) for i in range(layout.num_row_groups)]
-    # every level of a nested column has its own Python lists
+    # each level of a nested column has Python lists of its own
     n_levels = [1 + layout.schema.column(i).max_repetition_level for i in range(layout.num_columns)]
     n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # texts are read as Arrow dictionaries, so that a text that occurs in many rows is held in memory only once
+    # read texts as Arrow dictionaries, so that a text that occurs in many rows is in memory only once
     columns = map(layout.schema.column, range(layout.num_columns))
     options = {
         "read_dictionary": [column.path for column in columns if column.logical_type.type == "STRING"],
@@ -410,7 +412,7 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
 
 
 def _read_dropped(path: Path, content: pa.Table) -> list[Dropped]:
-    """Return the counts of rows that an earlier import left out, which are in the metadata of its table."""
+    """Return how many rows an earlier import left out; the metadata of the imported table has these counts."""
     try:
         entries = json.loads((content.schema.metadata or {}).get(DROPPED_KEY, b"[]"))
         return [
@@ -423,9 +425,9 @@ def _read_dropped(path: Path, content: pa.Table) -> list[Dropped]:
 
 
 def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow file, a Feather file or a file with an Arrow stream, in batches.
+    """Yield the rows of an Arrow file, a Feather file or an Arrow stream in batches.
 
-    If the unpacked file is too large, a `DataError` is raised before any batch is unpacked.
+    If the unpacked file would be too large, raise a `DataError` before any batch is unpacked.
     """
     with pa.memory_map(str(path)) as source:
         is_stream = source.read(6) != ARROW_MARKS[0]
@@ -441,7 +443,7 @@ def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _count_unpacked_bytes(message: pa.ipc.Message) -> int:
-    """Count the bytes that the buffers of an Arrow message have after unpacking; Arrow itself has no such function.
+    """Count the bytes of an Arrow message's buffers after unpacking; Arrow itself has no function for this.
 
     The metadata are a FlatBuffer (https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format). A
     compressed buffer begins with its unpacked size, or with -1 if the rest of the buffer is not compressed.
@@ -483,9 +485,9 @@ def _arrow_parts(path: Path) -> Iterator[pa.Table]:
 
 
 class _Size(NamedTuple):
-    """Size of an Arrow table: the cells include the elements of nested columns.
+    """Size of an Arrow table; ``n_cells`` includes the elements of nested columns.
 
-    ``n_bytes`` are the bytes that reading the table takes, and ``n_repeated`` the bytes of the texts in all rows.
+    ``n_bytes`` is the memory that reading the table takes, and ``n_repeated`` is the size of the texts in all rows.
     """
 
     n_rows: int
@@ -495,9 +497,9 @@ class _Size(NamedTuple):
 
 
 def _measure(content: pa.Table, n_added: int) -> _Size:
-    """Measure a table, to which ``n_added`` columns will be added, before Python objects are made from its elements.
+    """Measure a table and its ``n_added`` further columns before Python objects are made from its elements.
 
-    The numbers of elements in the metadata of a file can be wrong.
+    The metadata of a file can state wrong numbers of elements, so this function counts them.
     """
     n_cells, n_bytes, n_repeated = content.num_rows * n_added, content.nbytes, 0
     for column in content.columns:
@@ -505,13 +507,13 @@ def _measure(content: pa.Table, n_added: int) -> _Size:
             n_cells += len(level)
             if level.type == column.type:
                 n_repeated += _count_repeated_bytes(level)
-            else:  # every element of a nested array becomes an object of its own
+            else:  # each element of a nested array becomes a Python object
                 n_bytes += _count_repeated_bytes(level)
     return _Size(content.num_rows, n_cells, n_bytes, n_repeated)
 
 
 def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Yield the chunks of an array, and the arrays with their elements on all levels of nesting."""
+    """Yield the chunks of an array and, for all levels of nesting, the arrays of their elements."""
     if isinstance(array, pa.ChunkedArray):
         for chunk in array.chunks:
             yield from _levels(chunk)
@@ -529,10 +531,10 @@ def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
 
 
 def _count_repeated_bytes(array: pa.Array) -> int:
-    """Count the bytes of the texts in an Arrow dictionary, each text once for every element; 0 for other arrays.
+    """Count the bytes of texts in a dictionary-encoded array, once for each occurrence; return 0 for other arrays.
 
-    A small parquet file can store a long text once and repeat it in very many rows. Processing a file with too many
-    repeated texts would take days.
+    A small parquet file can store a long text once and repeat it in very many rows. Processing all of its repeated
+    texts could take days.
     """
     if not pa.types.is_dictionary(array.type) or array.type.value_type not in _TEXT_TYPES:
         return 0
@@ -540,7 +542,7 @@ def _count_repeated_bytes(array: pa.Array) -> int:
 
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
-    """Return the reader for the suffix of a file name, or None; a compression suffix such as ``.gz`` is ignored."""
+    """Return the reader for a file name's suffix, or None; ignore a compression suffix such as ``.gz``."""
     plain = Path(path.stem) if path.suffix.lower() in PACKED else path
     return READERS.get(plain.suffix.lower())
 
@@ -559,11 +561,11 @@ def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     If the file has a byte-order mark, the mark determines the encoding. If many bytes are zero, the encoding is UTF-16,
-    and if all bytes are valid UTF-8, it is UTF-8. If the encoding is neither UTF-16 nor UTF-8, it is the older encoding
-    in which the largest share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid
-    UTF-8, the file is damaged UTF-8 and not in an older encoding.
+    and if all bytes are valid UTF-8, it is UTF-8. Otherwise, the encoding is the older encoding in which the largest
+    share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is
+    damaged UTF-8 rather than text in an older encoding.
     """
-    with pa.input_stream(str(path)) as file:  # this stream decompresses a compressed file
+    with pa.input_stream(str(path)) as file:  # the stream also decompresses files
         parts, n_bytes = [], 0
         while part := file.read(_BUFFER_BYTES):
             parts.append(part)
@@ -592,7 +594,7 @@ def _decoded_as_older(content: bytes) -> tuple[str, str]:
     n_bytes = sum(byte > 127 for byte in beginning)
 
     def share_common(name: str) -> float:
-        """Return the share of the non-ASCII bytes that are common letters in an encoding; 0 if decoding fails."""
+        """Return the share of the non-ASCII bytes that are common letters in an encoding, or 0 if decoding fails."""
         try:
             content.decode(name)
         except UnicodeDecodeError:
@@ -627,7 +629,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
             blocks.append([])
     blocks = [block for block in blocks if len(block) > 1]
     if 1 < len(blocks) <= _MOST_FILES and all(_n_known(block[0][1]) for block in blocks):
-        # the file holds several tables, one below another, for example a table of pairs and a table of votes
+        # the file holds several tables below each other, for example a table of pairs and a table of votes
         tables = {
             f"table {i}": _table_of_rows(path, [row for _, row in block], [line for line, _ in block])
             for i, block in enumerate(blocks, start=1)
@@ -640,7 +642,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
 def _cells_of_csv(
     text: str, separator: str, path: Path, escapechar: str | None = None
 ) -> tuple[list[list[str]], list[int]]:
-    """Return the cells of each row of a CSV file, and the number of the line at which each row starts."""
+    """Return the cells of each row of a CSV file, and the line number at which each row starts."""
     rows, lines = [], []
     known: dict[str, str] = {}  # a text that occurs in many rows is in memory only once
     lines_of_text = io.StringIO(text, newline="")
@@ -658,7 +660,7 @@ def _cells_of_csv(
 
 
 def _limited(rows: Iterable[list[str]], path: Path) -> Iterator[list[str]]:
-    """Yield the rows of a file; raise an error as soon as the file has too many rows, columns or cells."""
+    """Yield the rows of a file; raise an error as soon as there are too many rows, columns or cells."""
     n_cells = 0
     for n, row in enumerate(rows, start=1):
         n_cells += len(row)
@@ -671,8 +673,8 @@ def _separator(text: str) -> str:
     """Return the separator of a CSV file.
 
     The separator is the character that splits the first lines of the file into the most known column names. If several
-    characters give the same number of known names, the separator is the character for which the most lines have the
-    same number of cells.
+    characters give equally many known names, the separator is the one for which the most lines have the same number of
+    cells.
     """
     beginning = text[:_BUFFER_BYTES]
     escapechar = "\\" if '\\"' in beginning else None
@@ -689,7 +691,7 @@ def _separator(text: str) -> str:
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
             return 0, 0.0, 0  # these spaces are part of the texts
-        # a line without the separator may be one line of a longer cell, such as "Response A:"
+        # a line without the separator may be part of a longer cell, for example "Response A:"
         known = max((_n_known(row) for row in rows if len(row) > 1), default=0)
         return known, (width > 1) * n / len(rows), width
 
@@ -697,10 +699,10 @@ def _separator(text: str) -> str:
 
 
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
-    """Return whether a table has vote columns, and response columns that hold texts.
+    """Return whether a table has vote columns and response columns with texts.
 
-    The columns are recognised by their names. In a table that was joined by ids, an annotator column also counts as a
-    vote column.
+    The columns are recognised by their names. In a table that was joined by ids, an annotator column counts as a vote
+    column too.
     """
     known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
     texts = [frame[known[name]] for name in ("response_a", "chosen", "response") if name in known]
@@ -709,14 +711,14 @@ def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
 
 
 def _n_known(cells: Sequence[str]) -> int:
-    """Return how many cells of a row are column names that badpo recognises."""
+    """Count the cells of a row that are column names known to badpo."""
     names = [cell.strip() for cell in cells if cell.strip()]
     if (
         len(names) > MOST_COLUMNS
         or len({*names}) < len(names)
         or any(len(name) > _LONGEST_NAME for name in names)
     ):
-        return 0  # this is not a header but a row of votes, whose labels may be column names by chance
+        return 0  # the row is not a header but has votes, whose labels may be column names by chance
     return len(columns_named(names, (*KNOWN, *ANSWERS)))
 
 
@@ -730,11 +732,12 @@ def _table_of_rows(
 ) -> Table:
     """Make a table from rows of cells.
 
-    Rows that do not belong to the table, such as titles and totals, are left out, and a notice counts them. The notice
-    also lists ``known_peculiarities``. If ``lines`` is empty, the rows are numbered from 1.
+    The function leaves out rows that do not belong to the table, such as titles and totals. A notice counts these rows
+    and lists ``known_peculiarities``. ``lines`` has the line number of each row; if it is empty, rows are numbered from
+    1.
     """
     numbered_rows = [*zip(lines or range(1, len(rows) + 1), rows, strict=True)]
-    # a row that consists only of dashes is a horizontal line and contains no data
+    # a row of dashes is a horizontal line and contains no data
     kept = [each for each in numbered_rows if any(cell.strip(" -:+") for cell in each[1])]
     n_blank = sum(map(bool, rows)) - len(kept)
     kept, legends = _without_legends(kept)
@@ -776,7 +779,7 @@ def _table_of_rows(
 def _split_header(
     rows: NumberedRows,
 ) -> tuple[list[str], NumberedRows, list[list[str]], list[str]]:
-    """Return the names in the header, the rows below the header and above it, and the peculiarities of the header."""
+    """Return the names in the header, the rows below and above the header, and the peculiarities of the header."""
     n_known = [_n_known(row) for _, row in rows[:_FIRST_ROWS]]
     start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
     above, peculiarities = [row for _, row in rows[:start]], []
@@ -789,17 +792,17 @@ def _split_header(
     body = rows[start + 1 :]
     if _has_names_of_rows(len(header), [row for _, row in body]):
         header.insert(0, "")
-    # Qualtrics writes two extra lines below the header: a line of questions and a line of import ids
+    # Qualtrics writes two extra lines below the header: one with questions and one with import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # in a Qualtrics file, the second line has the texts of the questions, and the first line has only their numbers
+        # the first line of a Qualtrics file has only the numbers of the questions, and the second line has their texts
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
     body = body[n_below:]
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
-    # the words of a header rarely occur in the cells below it, so a first row with frequent words is not a header
+    # a first row whose words are frequent in the rows below is not a header
     columns = zip(header, zip(*(row for _, row in body), strict=False), strict=False)
     if not max(n_known, default=1) and any(
         cell and 10 * column.count(cell) >= len(body) for cell, column in columns
@@ -812,9 +815,9 @@ def _split_header(
 
 
 def _without_legends(rows: NumberedRows) -> tuple[NumberedRows, list[str]]:
-    """Separate the rows that are legends from the rows of a table; return the rows of the table and the legends.
+    """Separate the legends from the rows of a table, and return both.
 
-    A legend is a row with one or two cells that explain the meaning of numbers.
+    A legend is a row with one or two cells that explain what numbers mean.
     """
     width = max((len(row) for _, row in rows[:_FIRST_ROWS]), default=0)
     legends: dict[int, str] = {}
@@ -823,7 +826,7 @@ def _without_legends(rows: NumberedRows) -> tuple[NumberedRows, list[str]]:
         is_edge = i < _FIRST_ROWS or i >= len(rows) - _FIRST_ROWS
         if is_edge and len(filled) < min(3, width) and any(legends_in(text := " = ".join(filled))):
             legends[i] = text
-    # a legend explains each number only once, so rows in which a number is repeated are votes and not legends
+    # a legend explains each number only once, so rows that repeat a number are votes rather than legends
     codes = [code for text in legends.values() for code, _ in legends_in(text)[0]]
     if len({*codes}) < len(codes) or not is_legend("; ".join(legends.values())):
         return rows, []
@@ -831,10 +834,10 @@ def _without_legends(rows: NumberedRows) -> tuple[NumberedRows, list[str]]:
 
 
 def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Join the two lines of a header in which names in the upper line span several columns.
+    """Join the two lines of a header if names in the upper line span several columns.
 
     At least two names in the upper line must span columns with the same names in the lower line, such as "text" and
-    "score" below "A" and below "B". Otherwise the result is empty.
+    "score" below both "A" and "B". Otherwise, the result is empty.
     """
     if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
@@ -848,7 +851,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     below = [tuple(name for _, name in group) for group in groups if len(group) > 1]
     if len({*below}) == len(below):
         return []
-    # if the upper name is a question, the lower name is an option of the question and is put on a new line
+    # if the upper name is a question, put the lower name, which is an option of the question, on a new line
     names = [
         f"{name}{chr(10) if question_in(name) else ' '}{under}".strip()
         for name, under in zip(above, rows[1], strict=True)
@@ -857,10 +860,10 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether each row begins with a row number for which the header has no name, as in tables from R.
+    """Return whether each row begins with a row number that has no name in the header, as in tables from R.
 
-    Each row must have one more cell than the header. If the last cell is empty in all rows, the result is False. If a
-    cell begins with a space, the cell is part of a text that contains the separator, so the result is also False.
+    Each row must have one more cell than the header. If the last cell is empty in all rows, the result is False. It is
+    also False if a cell begins with a space, because such a cell is part of a text that contains the separator.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -871,7 +874,7 @@ def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
 def _is_total(row: Sequence[str]) -> bool:
     """Return whether a row contains totals.
 
-    In a row of totals, the first non-empty cell is a word such as "total", and at most half of the cells are not empty.
+    In a row of totals, the first nonempty cell is a word such as "total", and at least half of the cells are empty.
     """
     filled = [cell for cell in row if cell.strip()]
     return (
@@ -882,7 +885,7 @@ def _is_total(row: Sequence[str]) -> bool:
 
 
 def _read_excel(path: Path) -> Table:
-    """Read the table in a workbook (see `_table_of_sheets`)."""
+    """Read the table in a workbook with `_table_of_sheets`."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -898,7 +901,7 @@ def _read_excel(path: Path) -> Table:
         if n_bytes > _MOST_BYTES_OF_STYLES:
             what = f"the cell formats of the workbook have {n_bytes:,} bytes; the limit is {_MOST_BYTES_OF_STYLES:,}"
             raise _unreadable(path, what, "save the table as CSV, without cell formats")
-        # with read_only=False, openpyxl would create every cell of a merged range, even outside the table
+        # with read_only=False, openpyxl would create every cell of a merged range, even cells outside the table
         with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
             sheets = _limited_sheets(
                 ((sheet.title, _rows_of_sheet(sheet, path)) for sheet in book.worksheets), path
@@ -915,21 +918,21 @@ def _read_excel(path: Path) -> Table:
         zipfile.BadZipFile,
         expat.ExpatError,
     ) as error:
-        what = f"it is no workbook ({error})"
+        what = f"it is not a workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
     table = _table_of_sheets(path, sheets)
-    # the names of the sheets are left out, because they may be the names of people
-    what = f"{n_hidden} of {counted(len(sheets), 'sheet')} hidden in the workbook and read like the other sheets"
+    # the notice does not name the sheets, because their names may be names of people
+    what = f"{n_hidden} of {counted(len(sheets), 'sheet')} hidden in the workbook, but read like the other sheets"
     return table.noted("N102", what) if n_hidden else table
 
 
 def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table:
-    """Return the table in the sheets of a workbook or in the tables of a database.
+    """Make one table from the sheets of a workbook or the tables of a database.
 
     The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
-    read as one table. If no column has annotators, each sheet is read as the votes of one annotator with the sheet's
-    name. If one of the sheet names is generic, such as "Sheet 1", the names are not read as annotators. If the main
-    sheet lacks votes or texts, it is joined with the other sheets.
+    read as one table. If no column has annotators, the name of each sheet is read as the annotator of its votes. If any
+    sheet name is generic, such as "Sheet 1", the names are not read as annotators. If the main sheet lacks votes or
+    texts, the function joins it with the other sheets.
     """
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
     tables = {name: _table_of_rows(path, rows) for name, rows in sheets.items() if rows}
@@ -937,7 +940,7 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
     alike = {name: table for name, table in tables.items() if {*table.frame} == {*names}}
     if _n_known(names) > 1 < len(alike) and (stacked := _stacked(path, alike)):
         unread = [f'"{name}"' for name in sheets if name not in alike]
-        what = f"sheets not read, which have other columns: {listed(unread)}"
+        what = f"sheets not read because their columns differ: {listed(unread)}"
         return stacked.noted("N102", what) if unread else stacked
     others = {name: rows for name, rows in sheets.items() if name != title and rows}
     peculiarities = [f'sheet "{title}" of {len(sheets)}'] if others else []
@@ -952,7 +955,7 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
 def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the texts of a sheet that may explain the codes in another sheet.
 
-    Each row of the sheet is one text. One more text joins all rows with two cells, which hold a code and its meaning.
+    Each row of the sheet is one text. Another text joins all rows that have two cells, a code and its meaning.
     """
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     codes = [" = ".join(row) for row in cells if len(row) == 2]
@@ -960,10 +963,10 @@ def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """Return one table with the rows of all tables; None if the columns differ or the tables are splits of a data set.
+    """Join the rows of all tables; return None if the columns differ or the tables are splits of a data set.
 
-    If no column has annotators, each table has the votes of one annotator with the table's name. If one of the names is
-    generic, such as "part 1", the names are not read as annotators.
+    If no column has annotators, the name of each table is read as the annotator of its votes. If any name is generic,
+    such as "part 1", the names are not read as annotators.
     """
     names = {name: name.partition(".")[0] for name in tables}
     columns = [*map(str, next(iter(tables.values())).frame)]
@@ -971,7 +974,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     is_split = any(map(_SPLIT.fullmatch, names.values()))
     if not are_alike or is_split or len({*columns}) < len(columns) or len(columns) < 2:
         return None
-    # names of sheets or files are names of annotators, unless a column has annotators or a name is generic
+    # read the names of sheets or files as annotators, unless a column has annotators or a name is generic
     has_annotators = "annotator" in columns_named(columns, KNOWN)
     of_people = not has_annotators and not any(map(_PART.match, names.values()))
     frames = [
@@ -983,11 +986,11 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     lines = [table.lines for table in tables.values() if table.lines is not None]
     at = np.concatenate(lines) if len(lines) == len(tables) else None
     what = f"{counted(len(tables), 'table')} with the same columns read as one table"
-    what += ", the name of each table as its annotator" * of_people
+    what += ", with the name of each table as its annotator" * of_people
     dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
     notes: list[Problem] = []
     for note in itertools.chain(*(table.notes for table in tables.values())):
-        # the notice must not contain the name of a file in the folder, which may be the name of a person
+        # the notice does not name a file in the folder, because the file may have the name of a person
         if (of_all := replace(note, where=str(path))) not in notes:
             notes.append(of_all)
     frame = pd.concat(frames, ignore_index=True)
@@ -996,7 +999,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
-    """Return tables joined by ids; return None if no ids connect votes with texts.
+    """Join tables by ids; return None if no ids connect votes with texts.
 
     Tables with a single row are ignored.
     """
@@ -1017,7 +1020,7 @@ def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
 
 
 _SPLIT = re.compile("(?i)train|test|valid|validation|dev|eval|val|unused")
-# generic names of sheets and files, which do not name an annotator
+# generic names of sheets and files, which are not names of annotators
 _PART = re.compile(
     r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page|votes|ratings|"
     r"labels|annotations|judge?ments|responses|results|export|file|shard|chunk)?[\W_\d]*$"
@@ -1025,13 +1028,13 @@ _PART = re.compile(
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
-    """Return the cells of each row of a sheet, with the same number of cells in all rows."""
-    # count the elements before openpyxl reads the sheet, because openpyxl keeps all elements outside the rows in memory
+    """Return the rows of a sheet, padded to the same number of cells."""
+    # count elements outside the rows before openpyxl reads the sheet, because openpyxl keeps all of them in memory
     with sheet.parent._archive.open(sheet._worksheet_path) as content:
         ranges = _merged_ranges(content)
-    sheet.reset_dimensions()  # a file may state the largest possible dimensions
+    sheet.reset_dimensions()  # a file may state dimensions that are much too large
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
-    # remove empty cells at the end of a row, which a workbook stores if they have, for example, a colour
+    # remove empty cells at the end of a row; a workbook stores empty cells if, for example, they have a colour
     filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
     rows = [*_limited(filled, path)]
     width = max(map(len, rows), default=0)
@@ -1042,9 +1045,9 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
 
 
 def _merged_ranges(content: IO[bytes]) -> list[tuple[int, int, int, int]]:
-    """Return the first column, first row, last column and last row of each merged range in the XML of a sheet.
+    """Return each merged range in the XML of a sheet: first column, first row, last column and last row.
 
-    If the sheet has too many elements outside its rows, a `ValueError` is raised.
+    If the sheet has too many elements outside its rows, raise a `ValueError`.
     """
     from openpyxl.utils import range_boundaries
 
@@ -1075,10 +1078,10 @@ def _merged_ranges(content: IO[bytes]) -> list[tuple[int, int, int, int]]:
 
 
 def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, int, int]]) -> None:
-    """Copy the value of each merged range down in its first column, and empty its other columns.
+    """Fill the first column of each merged range with the range's value, and empty its other columns.
 
-    The value is not copied to the right, because a title may be as wide as the table. Parts of ranges that lie outside
-    the rows are ignored. If ranges overlap so much that they have more cells than the rows, a `ValueError` is raised.
+    The value is not copied to the right, because a title may be as wide as the table. Parts of a range outside the rows
+    are ignored. If ranges overlap so much that they have more cells than the rows, raise a `ValueError`.
     """
     width = len(rows[0]) if rows else 0
     n_cells = len(rows) * width
@@ -1096,7 +1099,7 @@ def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, i
 def _limited_sheets(
     sheets: Iterable[tuple[str, list[list[str]]]], path: Path
 ) -> dict[str, list[list[str]]]:
-    """Return the rows of each sheet; a `DataError` (E102) if all sheets together have too many rows or cells."""
+    """Return the rows of each sheet; raise a `DataError` (E102) if all sheets together have too many rows or cells."""
     found: dict[str, list[list[str]]] = {}
     n_rows = n_cells = 0
     for name, rows in sheets:
@@ -1107,7 +1110,7 @@ def _limited_sheets(
 
 
 def _excel_text(cell: Cell | bytes) -> str:
-    """Return the text that a cell of a workbook or of a database would have in a CSV file."""
+    """Return the text that a workbook's or a database's cell would have in a CSV file."""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
     if isinstance(cell, bytes):
@@ -1115,23 +1118,24 @@ def _excel_text(cell: Cell | bytes) -> str:
     return "" if pd.isna(cell) else str(cell)
 
 
-_COMPUTED = 2  # value of the field "hidden" of PRAGMA table_xinfo for a virtual generated column
+_COMPUTED = 2  # PRAGMA table_xinfo has this value in the field "hidden" of a virtual generated column
 
 
 def _read_sqlite(path: Path) -> Table:
-    """Read the table in a SQLite database without changing the database (see `_table_of_sheets`)."""
+    """Read the table in a SQLite database with `_table_of_sheets`, without changing the database."""
     with path.open("rb") as file:
         start = file.read(19)
     remedy = "unpack the file if it is compressed, or export the table of votes as CSV"
     if not start.startswith(b"SQLite format 3\0"):
-        raise _unreadable(path, "it is no SQLite database", remedy)
-    # if a database with a write-ahead log is closed, SQLite reads it without creating files only if it is immutable
+        raise _unreadable(path, "it is not a SQLite database", remedy)
+    # SQLite creates files when it reads a closed database with a write-ahead log, unless the database is immutable
     is_closed = start[18:] == b"\2" and not path.with_name(f"{path.name}-wal").exists()
     uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' * is_closed}"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_PACKED_BYTES)
-            # a virtual table has no page of its own, and reading it would run code on content that the file describes
+            # skip virtual tables, which have no page of their own, because reading them would run code on the file's
+            # content
             named = database.execute(
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
             ).fetchall()
@@ -1148,10 +1152,10 @@ def _read_sqlite(path: Path) -> Table:
 
 
 def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> Iterator[list[str]]:
-    """Yield the column names of a table, and then the texts of the cells in each row.
+    """Yield the column names of a table and then the cells of each row as texts.
 
-    A table with a virtual generated column is refused, because SQLite would compute each cell while the table is read,
-    which may take days.
+    The function refuses tables with a virtual generated column, because SQLite computes each cell of such a column when
+    it is read, which may take days.
     """
     quoted = name.replace('"', '""')
     columns = database.execute(f'PRAGMA table_xinfo("{quoted}")').fetchall()
@@ -1171,14 +1175,14 @@ def _rows_of_database(database: sqlite3.Connection, name: str, path: Path) -> It
 
 def _json_text(path: Path) -> str:
     text = decoded(path)[0]
-    # limit the number of objects and lists, which need few bytes in a JSON file but many bytes in memory
+    # limit the number of objects and lists, which take few bytes in a JSON file but many bytes in memory
     require_size(str(path), 1, 1, text.count("{") + text.count("["))
     return text
 
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
-    # split at line feeds only, because `badpo.data.forgetting` counts the lines of a JSON lines file in the same way
+    # split only at line feeds, because `badpo.data.forgetting` counts the lines of a JSON lines file in this way
     text = _json_text(path)
     require_size(str(path), text.count("\n"), 1)
     for number, line in enumerate(text.split("\n"), start=1):
@@ -1189,7 +1193,7 @@ def _read_json_lines(path: Path) -> Table:
             except (ValueError, RecursionError) as error:
                 broken.append(f"line {number}: {getattr(error, 'msg', error)}")
     if broken:
-        what = f"{len(broken):,} lines are no JSON: {listed(broken)}"
+        what = f"{len(broken):,} lines are not JSON: {listed(broken)}"
         raise _unreadable(path, what, "write one JSON object on each line")
     frame = _frame_of_records(records, path)
     return Table(frame, str(path), np.array(lines, dtype=np.intp))
@@ -1200,7 +1204,7 @@ def _read_json(path: Path) -> Table:
         "write a JSON list with one object for each judgment, or rename a file of JSON lines to .jsonl"
     )
     text = _json_text(path)
-    # count empty JSON objects too, because a row without cells also needs memory
+    # count empty JSON objects too, because even a row without cells takes memory
     require_size(str(path), sum(1 for _ in re.finditer(r"\{\s*\}", text)), 1)
     try:
         content = json.loads(text)
@@ -1216,7 +1220,7 @@ def _read_json(path: Path) -> Table:
             if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
                 content = {name: [*each.values()] for name, each in content.items()}
         if not any(isinstance(each, list) for each in content.values()):
-            # search services return the records in an object, next to counts: {"hits": {"hits": [...]}}
+            # search services return records next to counts, in an object such as {"hits": {"hits": [...]}}
             inner = [each for each in content.values() if isinstance(each, dict)]
             lists_in = [[one for one in each.values() if isinstance(one, list)] for each in inner]
             with_records = [
@@ -1253,7 +1257,7 @@ def _read_json(path: Path) -> Table:
     return Table(_frame_of_records(content, path), str(path), legends=tuple(beside))
 
 
-# for each suffix of a file name, the function that reads the file
+# the function that reads a file, by the suffix of its name
 READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
@@ -1272,9 +1276,9 @@ READERS: dict[str, Callable[..., Table]] = {
 
 
 def _legends_of(value: Cell) -> list[str]:
-    """Return the texts in a JSON value, in which badpo searches for the meanings of codes.
+    """Return the texts in a JSON value that may explain codes.
 
-    For each object or list in the JSON value, the result also has one text that joins the texts in the object or list.
+    For each object or list in the value, the result also has one text that joins the texts in it.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}
@@ -1295,7 +1299,7 @@ def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 
 
 def _class_labels(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return, for each label column that `datasets` wrote as numbers, the names of the labels."""
+    """Return the label names of each column whose labels `datasets` wrote as numbers."""
     try:
         written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = written["info"]["features"].items()
@@ -1312,10 +1316,10 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> pd.Series | list[Cell] | Objects
     if pa.types.is_nested(column.type):
         return column.to_pylist()
     if not pa.types.is_dictionary(column.type) or not column.num_chunks:
-        # keep integers in a column with missing cells, because ids above 2^53 would change if they became floats
+        # keep the integers of a column with missing cells, because floats would change ids above 2^53
         return column.to_pandas(integer_object_nulls=True)
     chunks = column.unify_dictionaries().chunks
-    # index one array of distinct texts, so that rows with the same text share one Python object
+    # take texts from one array of distinct texts, so that equal texts in different rows share one Python object
     values = as_objects([*chunks[0].dictionary.to_pylist(), None])
     numbers = [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks]
     return values[np.concatenate(numbers)]
@@ -1325,15 +1329,15 @@ def _frame_of_records(records: Sequence[Mapping[str, Cell]], name: str | Path) -
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
         what = f"{len(wrong):,} rows are not objects with names and values; the first of these is row {wrong[0]}"
-        raise _unreadable(name, what, "give objects, or dicts")
+        raise _unreadable(name, what, "pass objects or dicts")
     names = list(dict.fromkeys(key for record in records for key in record))
-    require_size(str(name), len(records), len(names))  # each record may have different keys
+    require_size(str(name), len(records), len(names))  # the records may have different keys
     columns = ([record.get(key) for record in records] for key in names)
     return _frame_of_columns(names, columns)
 
 
 def _columns_in(content: Mapping[str, Cell]) -> list[list[Cell]]:
-    """If the values of a mapping are two or more lists of equal length, return these columns; otherwise no columns."""
+    """Return the values of a mapping if they are two or more lists of equal length; otherwise return an empty list."""
     lists = [each for each in content.values() if isinstance(each, list)]
     return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 
@@ -1362,12 +1366,12 @@ def _unreadable(name: str | Path, what: str, remedy: str, fix: Correction | None
 
 # A spreadsheet reads a cell as a formula if it begins with =, +, -, @, a tab, a line feed or a full-width sign.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
-# A spreadsheet with the list separator ";" splits even quoted cells, and the part after a separator may be a formula.
+# If a spreadsheet splits cells at ";", it splits even quoted cells, and the part after a separator may be a formula.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    r"""Write a table as a UTF-8 CSV file; an interrupted call leaves no partial file.
+    r"""Write a table as a UTF-8 CSV file; an interrupted call leaves no incomplete file.
 
     `inert` inserts an apostrophe before a text that a spreadsheet would read as a formula. Numbers, including negative
     numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes ``inf`` or
@@ -1380,19 +1384,20 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def inert(text: str) -> str:
-    r"""Return a text in a form that is harmless in a spreadsheet and in a terminal.
+    r"""Escape a text so that neither a spreadsheet nor a terminal executes any of it.
 
-    If a spreadsheet would read the text, or the part after a semicolon, tab or line break, as a formula, an apostrophe
-    is inserted before the text or the part. Escape codes replace control characters and characters that change the
-    reading direction. Any other text is returned unchanged.
+    If a spreadsheet would read the text as a formula, an apostrophe is inserted before the text. An apostrophe is also
+    inserted before each part after a semicolon, tab or line break that a spreadsheet would read as a formula. Escape
+    sequences replace control characters and characters that change the writing direction. Any other text is returned
+    unchanged.
     """
-    # the CSV writer does not quote a carriage return without a line feed, so a new cell would start after it
+    # escape a lone carriage return, because the CSV writer does not quote it and a new cell would start after it
     written = written_out(text.replace("\r\n", "\n"))
     written = _LATER_FORMULA.sub(r"\1'", written)
     return f"'{written}" if _FORMULA.match(written) else written
 
 
 def _inert_cell(cell: Cell) -> Cell:
-    """Return a number or a missing value unchanged; return any other cell as a harmless text (see `inert`)."""
+    """Return a number or a missing value unchanged; pass any other cell to `inert` as a text."""
     is_missing = cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell))
     return cell if is_missing or isinstance(cell, int | float) else inert(str(cell))
