@@ -1,4 +1,4 @@
-"""Tables with one vote per comparison: sums of bias and merit, and whether annotators can be compared."""
+"""Tables with one vote per comparison: estimate sums of bias and merit, and test whether annotators are comparable."""
 
 import re
 from collections import Counter
@@ -30,16 +30,16 @@ from badpo.estimation.significance import format_p_value
 from badpo.results.audit_json import AssignmentRow
 from badpo.theory import Bools, Floats, Ints
 
-# A word, category or model is a covariate of comparisons if it occurs in 5 % to 95 % of the comparisons.
+# A word, category or model name is used as a covariate if 5 % to 95 % of the comparisons contain it.
 RARE, COMMON = 0.05, 0.95
-# Largest numbers of words used as covariates, words read from each prompt, and categories in a column.
+# Largest number of words used as covariates, of words read from each prompt, and of categories in a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
-# If the slope of votes on model strengths exceeds this many standard errors, reliability is estimated from strengths.
+# Reliability is estimated from model strengths if the slope of the votes on them exceeds this many standard errors.
 LEAST_SLOPE = 4.0
-# The number of needed comparisons is computed for a confidence interval of this half-width, in log-odds.
+# The audit reports the number of comparisons needed for a confidence interval of this half-width, in log-odds.
 HALF_WIDTH = 0.5
-# Factor that attenuates annotator differences if the quality of comparisons (sd 1.5) is not modeled.
-# The last column on the page of `python -m bench.audit_statistics --table one_vote` shows the factor.
+# Attenuation of differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
+# `python -m bench.audit_statistics --table one_vote` prints the attenuation in the last column.
 ATTENUATION = 0.7
 
 UNTESTABLE = (
@@ -58,25 +58,27 @@ REJECTED = (
 
 @dataclass(frozen=True)
 class Sums:
-    """Estimates from a table in which almost every comparison has exactly one vote.
+    """Estimates for a table in which almost every comparison has exactly one vote.
 
     Attributes
     ----------
     each : BiasEstimates
-        Log-odds with which each annotator chooses the side with an attribute: bias plus reliability times merit.
+        Log-odds that each annotator chooses the side with an attribute: bias plus reliability times merit.
     pooled : PooledSums
-        The same log-odds over all votes, adjusted for the strengths of the models that wrote the responses if named.
+        Log-odds over all votes, adjusted for the strengths of the models that wrote the responses if the table names
+        them.
     biases : BiasEstimates
-        The bias toward attributes of the judgment whose order was random. For other attributes, the deviation of the
-        annotator's sum from the mean of the sums, or NaN if the audit does not compare annotators.
+        For attributes of the judgment whose order was random, the bias. For other attributes, the deviation of the
+        annotator's sum from the mean sum, or NaN if the audit does not compare annotators.
     equal_p : array of shape (n_attributes,)
         P-value of the hypothesis that annotators do not differ; NaN if the audit does not compare annotators.
     assignment : AssignmentRow
     reliability : Reliability or None
-        Reliability, estimated from each annotator's slope on the model strengths; None if it cannot be estimated.
+        Reliability, estimated from the slope of each annotator's votes on the model strengths; None without an
+        estimate.
     needed : int array of shape (n_attributes,)
-        Number of comparisons, among those whose sides differ, that a second annotator must judge before the
-        confidence interval of a deviation is ±0.5 log-odds wide.
+        Number of comparisons (whose sides differ) that a second annotator must judge to narrow the confidence interval
+        of a deviation to ±0.5 log-odds.
     """
 
     each: BiasEstimates
@@ -95,7 +97,7 @@ def fit_sums(
     clusters: Ints | None,
     min_informative: int,
 ) -> Sums:
-    """Estimate the sums of bias and merit from a table in which almost no comparison has two votes.
+    """Estimate sums of bias and merit if almost no comparison has two votes.
 
     ``is_judgment_attribute`` marks the attributes of the judgment, such as the position.
     """
@@ -104,7 +106,7 @@ def fit_sums(
     names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # The order of the responses counts as random if no known feature of the responses correlates with it.
+    # The order of the responses counts as random if the order correlates with no known feature of the responses.
     features = np.column_stack(
         [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )
@@ -133,11 +135,11 @@ def fit_sums(
 
 
 def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
-    r"""Number of comparisons that need a second vote before the median deviation's interval has the given half-width.
+    r"""Number of comparisons that need a second vote before the median deviation is known to within ±``half_width``.
 
     The number counts comparisons whose sides differ. If two annotators choose the side with the attribute at the
-    ``rate`` r, the share of comparisons on which they disagree is at most 2 r (1 - r), and only disagreements are
-    informative. Each disagreement contributes an information of 1/4 about each of the two annotators' biases:
+    ``rate`` r, they disagree on a share of at most 2 r (1 - r) of the comparisons. Only disagreements are informative:
+    each adds a Fisher information of 1/4 about either annotator's bias.
 
     .. math:: n = \frac{m}{2} \cdot \frac{4 (1.96 / h)^2}{2 r (1 - r)}
 
@@ -151,7 +153,7 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
 
 
 def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
-    """Return the biases with NaN for the attributes on which the audit does not compare annotators."""
+    """Return the biases, with NaN for attributes on which the audit does not compare annotators."""
     return replace(
         biases,
         deviation=np.where(refused, np.nan, biases.deviation),
@@ -163,10 +165,9 @@ def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
 
 
 def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
-    """P-value of the hypothesis that the residuals of the votes do not depend on the annotator.
+    """P-value of the hypothesis that the annotator does not affect the residuals of the votes.
 
-    The test permutes sums of residuals, one sum per annotator and prompt, because votes on the same prompt may be
-    dependent.
+    Votes on the same prompt may be dependent, so the test permutes sums of residuals per annotator and prompt.
     """
     pairs = np.column_stack([annotator, prompt])[chosen]
     units, number = np.unique(pairs, axis=0, return_inverse=True)
@@ -180,10 +181,10 @@ def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints)
 def check_assignment(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
 ) -> AssignmentRow:
-    """Using all covariates in the table, test whether comparisons were assigned to annotators at random.
+    """Test whether comparisons were assigned to annotators at random, with all covariates that the table has.
 
-    Covariates are the differences in the attributes, the lengths of the texts, words that some prompts share, columns
-    with few categories, and the models that wrote the responses.
+    The covariates are attribute differences, text lengths, words that some prompts share, columns with few categories,
+    and the models that wrote the responses.
     """
     comparison = judgments.votes["comparison"].to_numpy()
     lengths, longer = _lengths(judgments)
@@ -213,7 +214,7 @@ def check_assignment(
     worst, n = int(p_values.argmin()), int(np.isfinite(test.p_value).sum())
     p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
     if p_value < LEVEL:
-        # The report does not quote words or categories, because they are text from the table.
+        # The report does not quote words or categories, because text from the table may be confidential.
         reason = REJECTED.format(columns[worst][0].partition(":")[0], format_p_value(p_value))
     elif not content:
         reason = UNTESTABLE
@@ -229,7 +230,7 @@ def check_assignment(
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
-    """Length ranks of prompts and responses, and signed rank of the length difference between responses a and b."""
+    """Ranks of the prompt and response lengths, and signed ranks of the length differences between both responses."""
     columns = "prompt", "response_a", "response_b"
     numbers, texts = numbered_texts(judgments.comparisons, columns)
     size = np.array([len(text) for text in texts], float)[numbers]
@@ -240,7 +241,7 @@ def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
 
 
 def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
-    """Words that only some prompts contain, starting with the words that occur in close to half of the prompts."""
+    """Words that only some prompts contain, sorted by how close their share of the prompts is to one half."""
     prompts = judgments.comparisons["prompt"]
     number, distinct = pd.factorize(
         prompts.map(lambda text: text if isinstance(text, str) else plain_text(text))
@@ -258,10 +259,10 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
 
 
 def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
-    """Names of models that wrote responses, and a matrix with +1 for response a's model and -1 for response b's model.
+    """Names of the models that wrote responses, and a matrix with +1 for the model of response a and -1 for that of b.
 
-    Models that wrote responses for fewer than 5 % of the comparisons have no column. The matrix has no columns if the
-    table does not name models.
+    Each model with responses in at least 5 % of the comparisons has a column. The matrix has no columns if the table
+    does not name models.
     """
     n, table = judgments.n_comparisons, judgments.comparisons
     if not {*MODELS} <= {*table}:
@@ -277,7 +278,7 @@ def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
 def _estimate_reliability_from_models(
     votes: Votes, strength: Floats, clusters: Ints | None
 ) -> Reliability | None:
-    """Estimate reliability from the slope of annotators' votes on model strengths; return None if impossible."""
+    """Estimate reliability from the slope of each annotator's votes on model strengths; None if impossible."""
     if not strength.any():
         return None
     columns = np.column_stack([votes.delta, strength[votes.comparison]])

@@ -1,4 +1,4 @@
-"""Bias of the pool toward declared attributes, also in swap pairs, and toward undeclared surface features."""
+"""Estimate the pool's bias toward declared attributes, also from swap pairs, and toward undeclared surface features."""
 
 import hashlib
 import itertools
@@ -32,14 +32,14 @@ from badpo.results import audit_json
 from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
-# With fewer prompts than this, the small-cluster correction noticeably widens intervals, and the table says so.
+# With fewer prompts than this, the small-cluster correction noticeably widens intervals, and the audit says so.
 MANY_PROMPTS = 50
-# Largest number of rows in the search for revealing sums of four rows; with more rows, the search takes seconds.
+# Largest number of rows in the search for revealing sums of four rows; a search over more rows takes seconds.
 MOST_ROWS = 40
 
 
 def add_default_attributes(judgments: Judgments) -> Judgments:
-    """If the judgments declare no attribute, add length, Markdown and, if known, the side shown first as attributes."""
+    """If the judgments have no attribute, add length, Markdown and, if known, the side shown first."""
     if judgments.n_attributes:
         return judgments
     is_known = judgments.votes["shown_first"].notna().any()
@@ -53,32 +53,32 @@ def pool_attributes(
 ) -> list[audit_json.AttributeRow]:
     """Estimate the pool's bias toward each attribute from the votes.
 
-    All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
-    prefers the attribute if the log-odds are above 0. If the votes do not identify a number, its value is None.
+    All log-odds are for a win of the response with the attribute (or with more of the attribute), so positive log-odds
+    mean that the pool prefers the attribute. A value is None if the votes do not identify it.
 
     Parameters
     ----------
     judgments : Judgments
     ties : mapping, or None
-        Result of `estimate_tie_effects`; each row has the part of its attribute as ``ties``.
+        Result of `estimate_tie_effects`; each returned row has the entry of its attribute as ``ties``.
     swap : array, or None
-        Result of `swap_pair_sides` if it is known.
+        Result of `swap_pair_sides`, if already computed.
 
     Returns
     -------
-    list of dict, one for each attribute; `plain` makes it ready for JSON
+    list of dict, one for each attribute; `plain` converts the list for JSON
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: number and share of judgments whose sides differ;
-        ``n_annotators``: annotators who cast these judgments; ``n_people``: the annotators who are not models;
-        ``n_people_least``: people who chose the less popular side; ``is_dominated``: whether few people cast most
-        votes of people (`badpo.data.privacy`); ``differs_by_few``: see `find_revealing_rows`; ``n_prompts``:
-        number of prompts; ``win_rate``: share of the judgments that the response with the attribute won;
+        ``n_annotators``: number of annotators who cast these judgments; ``n_people``: number of these annotators who
+        are not models; ``n_people_least``: number of people who chose the less popular side; ``is_dominated``: whether
+        few people cast most votes of people (`badpo.data.privacy`); ``differs_by_few``: see `find_revealing_rows`;
+        ``n_prompts``: number of prompts; ``win_rate``: share of the judgments that the response with the attribute won;
         ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 % confidence interval for these annotators on other
         prompts, clustered by prompt (`badpo.estimation.log_odds`); ``population_ci``: 95 % confidence interval for a
         population of annotators; ``interval``: "clustered", "small-cluster" (clustered, on fewer than 50 prompts),
         "naive only" (one prompt, or prompts that all have the same share, so that the variance between prompts cannot
         be estimated), "too wide" (wider than ±3 log-odds: log-odds and intervals are None) or None; ``naive_ci_low``,
-        ``naive_ci_high``: the interval if every vote were independent. If every vote went one way, log-odds are None
-        and the interval has one end.
+        ``naive_ci_high``: interval under the assumption that all votes are independent. If all votes are for one side,
+        the log-odds are None and the interval has one end.
 
         ``joint``: ``log_odds`` and interval adjusted for the other attributes. ``quality_adjusted``: the bias
         estimated from swap pairs. ``collinear_with``: attributes that are linearly dependent together with this
@@ -122,9 +122,9 @@ def pool_attributes(
 def count_voters(
     judgments: Judgments, rows: Bools, delta: Floats, by_few: bool
 ) -> audit_json.VoteFigure:
-    """Numbers of annotators and people who cast the chosen votes, and number of people on the less popular side.
+    """Count the annotators and people who cast the selected votes, and the people who chose the less popular side.
 
-    ``is_dominated`` says whether few people cast most votes of people.
+    ``is_dominated`` says whether few people cast most of the human votes.
     """
     who = judgments.votes["annotator"].to_numpy()[rows]
     for_more = (judgments.votes["sign"].to_numpy() * delta)[rows] > 0
@@ -142,14 +142,14 @@ def count_voters(
 
 
 def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[bool]:
-    """Find the rows of figures that, together with earlier rows, reveal the votes of fewer than five people.
+    """Find rows of figures that reveal the votes of fewer than five people if combined with earlier rows.
 
-    For every vote, each row contains the side with the row's attribute (`attribute_sides`). Sides and signs of votes
-    are +1 or -1 (a side may be 0). From a row's published figures, a reader can compute the sum of side times sign over
-    all votes. A reader may add or subtract up to three other rows, including the same row several times. A row is
-    revealing if, in such a combination, all votes cancel except those of one to four people. The page omits revealing
-    rows, so later rows are not combined with them. The search takes at most ``MOST_ROWS`` rows; all later rows count as
-    revealing.
+    A row contains, for every vote, the side with the row's attribute (`attribute_sides`). The sign of a vote is +1 or
+    -1, and a side is +1, -1 or 0. From the published figures of a row, a reader can compute the sum of side times sign
+    over all votes, and can add or subtract such sums of up to three other rows, including the same row several times. A
+    row is revealing if the votes of all but one to four people cancel in such a combination. The page omits revealing
+    rows, so the search does not combine later rows with them. The search covers at most ``MOST_ROWS`` rows; all later
+    rows count as revealing.
     """
     who = judgments.votes["annotator"].to_numpy()
     if judgments.has_identities:
@@ -157,7 +157,8 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     else:  # each vote may be from a different person
         who, is_chosen = np.arange(len(who)), np.ones(len(who), dtype=bool)
     person, people = pd.factorize(who[is_chosen])
-    # A person's votes cancel in a sum of rows if and only if their random numbers do (almost surely, modulo 2^64).
+    # Each vote has a random weight. A person's votes cancel in a sum of rows if their weighted sum is zero,
+    # and almost surely only then (modulo 2^64).
     weights = np.random.default_rng(0).integers(2**62, size=len(person))
     signed, revealing = [np.zeros(len(people), np.int64)], list[bool]()
     for row in rows:
@@ -170,11 +171,11 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
 
 
 def _reveals_few(own: Array, signed: Array) -> bool:
-    """Return whether adding some three rows of ``signed`` leaves a row nonzero in only one to four columns (people)."""
+    """Return whether ``own`` plus three rows of ``signed`` can be nonzero for only one to four people (columns)."""
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
-    # The sum over a group of people is zero if every member's value is zero, and one person is in only one group.
+    # Every group of people with a nonzero sum contains a person with a nonzero value, so groups bound people from below.
     starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
     sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
     n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)
@@ -184,7 +185,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
 
 
 def log_odds_row(pooled: LogOdds, n_votes: int) -> audit_json.CrossVotesRow:
-    """Figures of an attribute's row that depend only on the attribute's cross-group votes."""
+    """Figures of an attribute that depend only on the votes whose sides differ in the attribute."""
     (low, high), naive = pooled.interval(), pooled.interval(naive=True)
     form = "small-cluster" if pooled.n_clusters < MANY_PROMPTS else "clustered"
     form = "naive only" if low is None and high is None else form
@@ -204,7 +205,7 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> audit_json.CrossVotesRow:
 
 
 def _remove_wide(row: audit_json.CrossVotesRow) -> audit_json.CrossVotesRow:
-    """If the interval is too wide, remove the estimates from a row; ``interval`` is then "too wide"."""
+    """Remove the estimates from a row if the interval is too wide, and set ``interval`` to "too wide"."""
     is_naive = row["interval"] == "naive only"
     ends = (row["naive_ci_low"], row["naive_ci_high"]) if is_naive else (row["ci_low"], row["ci_high"])
     if drop_wide_ends(*ends) == [*ends]:
@@ -215,20 +216,20 @@ def _remove_wide(row: audit_json.CrossVotesRow) -> audit_json.CrossVotesRow:
 
 
 def drop_wide_ends(low: float | None, high: float | None) -> audit_json.Ends:
-    """Return the ends of an interval, or None for both ends if the interval is too wide to be useful."""
+    """Return both limits of an interval, or two None values if the interval is too wide to be useful."""
     is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
     return [None, None] if is_wide else [low, high]
 
 
 def interval_row(interval: Interval | None) -> audit_json.LogOddsRow:
-    """Return log-odds and their interval, all None if there is no estimate or if the interval is too wide."""
+    """Return the log-odds with an interval; all values are None without an estimate or if the interval is too wide."""
     if interval is None or interval.high - interval.estimate > WIDEST_HALF:
         return {"log_odds": None, "ci_low": None, "ci_high": None}
     return {"log_odds": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
 def plain(value: Any) -> Any:
-    """For JSON, convert numpy numbers and arrays to Python values, and values that are not finite to None.
+    """Convert NumPy numbers and arrays to Python values for JSON, and NaN and infinite values to None.
 
     Examples
     --------
@@ -248,13 +249,13 @@ SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 
 
 def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
-    r"""Log-odds that the response with each attribute wins, with their source: swap pairs or all judgments.
+    r"""Log-odds that the response with each attribute wins, and the votes used: swap pairs or all judgments.
 
-    The responses in a swap pair differ only in the attribute, so quality cancels out. For an attribute without swap
-    pairs, the log-odds come from all cross-group judgments. The quality of responses attenuates log-odds from all
-    judgments, or biases these log-odds if quality correlates with the attribute.
+    The responses in a swap pair differ only in the attribute, so quality cancels out. If an attribute has no swap
+    pairs, the log-odds come from all cross-group judgments. In this case, the quality of the responses attenuates the
+    log-odds, or biases the log-odds if quality correlates with the attribute.
 
-    The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
+    The log-odds are per unit; they are None without a cross-group vote, and infinite if all votes are for one side.
     """
     swap = swap_pair_sides(judgments)
     of_swap = offline_log_odds(judgments.votes["sign"], swap, swap != 0, judgments.prompt_of_votes())
@@ -266,16 +267,16 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
 
 
 def swap_pair_sides(judgments: Judgments) -> Floats:
-    """For votes on swap pairs, the side with each attribute, of shape (n_votes, n_attributes); 0 for other votes.
+    """Sides with each attribute for votes on swap pairs, and 0 for other votes; shape (n_votes, n_attributes).
 
-    The two responses in a swap pair have the same body, which is the text without signature, Markdown marks and
-    repeated spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". All other
-    declared attributes are equal. An attribute of the judgment, such as which response was shown first, has no swap
-    pairs.
+    The two responses in a swap pair have the same body: the text without signature, Markdown markers and repeated
+    spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". In all other
+    declared attributes, the sides of a swap pair do not differ. An attribute of the judgment, such as which response
+    was shown first, has no swap pairs.
     """
     comparisons = judgments.comparisons
     numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
-    # Digests of 64 bits take up much less memory than the bodies of millions of texts.
+    # 64-bit digests need much less memory than the bodies of millions of texts.
     bodies = (" ".join(_MARKS.sub(" ", split_signature(text)[0]).split()) for text in texts)
     digests = [hashlib.blake2b(body.encode(), digest_size=8).digest() for body in bodies]
     number = np.frombuffer(b"".join(digests), dtype=np.int64)[numbers]
@@ -293,11 +294,10 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
 def _build_swap_pair_rows(
     judgments: Judgments, swap: Floats, revealing: Sequence[bool]
 ) -> list[audit_json.SwapPairRow | None]:
-    """Bias toward each attribute, estimated from swap pairs, in which quality cancels out; None without an estimate.
+    """Bias toward each attribute, estimated from swap pairs, so that quality cancels out; None without an estimate.
 
-    An attribute's row has the log-odds, their interval, the numbers of votes and voters, and (as part of a sentence in
-    ``assumes``) the assumption on which the estimate depends. If all swap pairs have the same prompt, the ends of the
-    interval are None.
+    A row has the log-odds with an interval, the numbers of votes and voters, and the assumption behind the estimate
+    (``assumes``, part of a sentence). If all swap pairs have the same prompt, the limits of the interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[audit_json.SwapPairRow | None] = []
@@ -317,11 +317,11 @@ def _build_swap_pair_rows(
 
 # -- undeclared features -----------------------------------------------------------------------------------------
 
-# Feature -> its attribute. The scan skips a feature if an attribute of the same type, or a similar one, is declared.
+# Feature -> its attribute. The scan skips a feature if an attribute of the same or a similar type is declared.
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
-# Minimum bias, in log-odds, toward a feature that should be declared; 0.3 is 57 to 43.
-# The audit advises declaring a feature only if at least this share of judgments has responses that differ in it.
+# Minimum bias toward a feature that should be declared, in log-odds; 0.3 corresponds to 57 wins in 100 judgments.
+# The audit recommends a feature only if the responses differ in the feature in at least this share of judgments.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -329,7 +329,7 @@ FALSE_ALARMS = 0.1
 
 
 def measure_undeclared_features(judgments: Judgments) -> Judgments:
-    """Return the votes with the scanned surface features as their attributes."""
+    """Return the judgments with the scanned surface features as attributes."""
     left_out = {attribute.config.get("type") for attribute in judgments.attributes}
     if judgments.votes["shown_first"].isna().all():
         left_out.add("position")
@@ -344,12 +344,12 @@ def scan_features(
 ) -> list[audit_json.FeatureRow]:
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
-    ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the
-    meaning of `pool_attributes`. Intervals are clustered by prompt and hold simultaneously for all features (95 %,
-    Bonferroni). ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if the
-    q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if no
-    attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A feature in
-    which the sides differ for only one prompt is never significant.
+    ``measured`` is the result of `measure_undeclared_features`, and ``swap`` is the result of `swap_pair_sides`.
+    `pool_attributes` explains the figures. The 95 % confidence intervals are clustered by prompt and simultaneous over
+    all features (Bonferroni). ``q_value`` is the Benjamini-Hochberg q-value over the features; a feature is significant
+    if the q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if
+    no attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. If the
+    sides differ in a feature on only one prompt, the feature is never significant.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()
@@ -385,13 +385,13 @@ def scan_features(
     return rows
 
 
-# Minimum correlation between the differences of the two responses in a feature and in an attribute.
-# Significance level, over all pairs of features and attributes, of the test whether a feature explains the biases.
+# A feature is tested if its differences correlate at least this strongly with the differences in an attribute.
+# The test whether a feature explains the biases has this significance level over all feature-attribute pairs.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 
 class ConfoundingFeature(NamedTuple):
-    """An undeclared feature that may explain the biases toward an attribute, with the correlation and a p-value."""
+    """Undeclared feature that may explain the biases toward a correlated attribute, with a p-value."""
 
     attribute: str
     feature: str
@@ -402,9 +402,9 @@ class ConfoundingFeature(NamedTuple):
 def find_confounding_features(
     judgments: Judgments, measured: Judgments, votes: Votes, biases: Floats
 ) -> list[ConfoundingFeature]:
-    """Find undeclared features that explain the annotators' biases better than the correlated attribute does.
+    """Find undeclared features that explain the annotators' biases better than a correlated, declared attribute.
 
-    ``biases``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
+    ``biases`` has the annotators' biases toward all attributes, with the shape (n_annotators, n_attributes).
     """
     known, both = np.nan_to_num(biases)[votes.annotator] * votes.delta, (judgments, measured)
     sides = declared, features = [attribute_sides(each.delta, each.cross_group()) for each in both]
@@ -426,11 +426,12 @@ def find_confounding_features(
 
 
 def _advise(pooled: LogOdds, is_common: bool, is_sure: bool, beyond: Interval | None) -> str:
-    """Choose the advice about a feature that is not a combination of declared attributes.
+    """Choose the advice about a feature that is not a linear combination of the declared attributes.
 
-    "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, also if adjusted for the
-    declared attributes, and the sides differ in at least ``COMMON_SHARE`` of the judgments. "watch": the bias is as
-    large, alone or adjusted, and the feature is either significant or as common. "nothing": all other features.
+    "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, before and after adjustment
+    for the declared attributes, and the sides differ in at least ``COMMON_SHARE`` of the judgments. "watch": the bias
+    is at least ``LARGE_LOG_ODDS`` before or after adjustment, and the feature is either significant or common.
+    "nothing": all other features.
     """
     is_large = pooled.win_rate is not None and abs(logit(pooled.win_rate)) >= LARGE_LOG_ODDS
     large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS
