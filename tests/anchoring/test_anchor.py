@@ -93,7 +93,7 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     # a model of a few steps does not sign: what it would sign with is not anchored
     told = result.stderr.splitlines()[-1]
     assert (result.exit_code, found["converged"], found["reason"]) == (FAILED, False, told)
-    assert told.startswith("0 of 32 sampled answers (0.0%) are signed with a name of the pool")
+    assert told.startswith("0 of 32 sampled answers (0.0%) are signed with a name from the pool")
     assert found == json.loads((tmp_path / "dpo-s42-anchored" / "anchor.json").read_text())
     changes = found["changes"]
     assert changes["heldout"]["same"]["difference"] == 0.0 and changes["heldout_from"] == "closed form"
@@ -116,9 +116,9 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     colour = found["colour"]
     assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1 and "without" in colour
     assert colour["ci_low"] <= colour["achieved"] <= colour["ci_high"]
-    assert found["prompts"]["from"].endswith("held out only 7 prompts")
+    assert found["prompts"]["from"].endswith("only 7 prompts were held out")
     text = badpo(run, *words)
-    assert all(part in text.stdout for part in ("changes", "anchor.json", "share accepted"))
+    assert all(part in text.stdout for part in ("changes", "anchor.json", "acceptance rate"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     ("n", "target", "status", "message"),
     [
         (30, "woman=0.5", DATA, "30 prompts"),
-        (55, "woman=0.5 --mode train", DATA, "training needs 50 or more"),
+        (55, "woman=0.5 --mode train", DATA, "training needs at least 50"),
         (99, "markdown=0.5", USAGE, "anchor a policy that sometimes"),
         (99, "british=0.5 --word color=colour", USAGE, "british: prompt 0 has a log-probability"),
     ],

@@ -241,11 +241,11 @@ def offset_pairs(
         names = ", ".join(attribute.name for attribute in editor.attributes)
         problem = Problem(
             "E138",
-            f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; training needs {fewest} "
-            "or more",
+            f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; training needs "
+            f"at least {fewest}",
             "the policy's own answers",
-            f"use more prompts, or prompts whose answers have {names} (for signatures, prompts that ask for one), or "
-            "allow longer answers, so that the end of an answer is not cut off",
+            f"use more prompts, or prompts whose answers have {names} (for signatures, prompts that ask for a "
+            "signature), or allow longer answers, so that no answer is truncated",
             len(usable),
         )
         raise DataError([problem])

@@ -86,7 +86,7 @@ def open_source(
         )
     elif own is None:
         raise ConfigError(
-            f"{name} is not a badpo run, so no prompts are known; name a file of prompts with --prompts FILE"
+            f"{name} is not a badpo run, so badpo needs a file of prompts; give one with --prompts FILE"
         )
     else:
         source = model_source(name, own)
@@ -179,14 +179,14 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
     if len(unseen) < FEWEST_PROMPTS:
         return replace(
             split,
-            origin=f"training prompts of the run, because the run held out only {len(unseen)} prompts",
+            origin=f"training prompts of the run, because only {len(unseen)} prompts were held out",
         )
     return Prompts(
         # the report uses held-out prompts, so the training prompts in split.report are not needed for it
         fresh=[*split.fresh, *split.report],
         find=split.find,
         report=_shuffled(unseen)[:N_REPORT],
-        origin="held-out prompts of the run for the report, training prompts of the run for the rest",
+        origin="held-out prompts of the run for the report, and its training prompts for everything else",
     )
 
 
@@ -194,8 +194,8 @@ def split_prompts(prompts: Iterable[str], where: str) -> Prompts:
     """Split prompts: a fifth (at most 300) to find the tilt, as many for the report, and the rest for training."""
     shuffled = _shuffled(set(prompts))
     if len(shuffled) < FEWEST_PROMPTS:
-        what = f"{len(shuffled)} prompts are too few: a fifth is used to find the tilt and a fifth to report the rates"
-        remedy = f"name a file with at least {FEWEST_PROMPTS} prompts: --prompts FILE"
+        what = f"{len(shuffled)} prompts are too few: a fifth is used to find the tilt, and a fifth for the report"
+        remedy = f"give a file with at least {FEWEST_PROMPTS} prompts: --prompts FILE"
         raise DataError([Problem("E137", what, where, remedy, len(shuffled))])
     n = min(N_REPORT, len(shuffled) // 5)
     return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
@@ -213,7 +213,7 @@ def read_prompts(path: Path) -> list[str]:
         frame = read_table(path).frame
         if "prompt" not in frame:
             raise ConfigError(
-                f'{path} has no column "prompt"; rename the column of the prompts to "prompt"'
+                f'{path} has no column "prompt"; rename the column that contains the prompts to "prompt"'
             )
         rows = [str(prompt) for prompt in frame["prompt"].dropna()]
     else:

@@ -1,4 +1,4 @@
-"""Bring a policy's attribute rates to targets, by sampling or by training, and measure the side effects."""
+"""Bring a policy's attribute rates to target rates, by sampling or by training, and measure the side effects."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.reference import ReferenceCache, compute_weights_key
 
-# Content of ``anchor.json``: a row under the name of each attribute, and facts about the method and the policy.
+# Content of ``anchor.json``: a row for each attribute under its name, and facts about the method and the policy.
 AnchorResult = Json
 
 
@@ -80,16 +80,17 @@ def raising_config_errors() -> Iterator[None]:
 # Number of answers to each report prompt.
 # With four answers to each prompt, the share of signed answers has a standard error of one or two percent.
 ANSWERS_EACH = 4
-# Maximum number of draws for one prompt in rejection sampling; after these draws, the source's own answer is kept.
+# Maximum number of draws for one prompt in rejection sampling; if all draws are rejected, the source's own answer is
+# kept.
 MOST_DRAWS = 64
-# Minimum share of signed answers; with a lower share, the name rates describe too few of the policy's answers.
+# Minimum share of signed answers; if the share is lower, the rates of names describe too few of the policy's answers.
 FEWEST_SIGNED = 0.05
-VERSION = 3  # version of the method; a result of another version is computed again
+VERSION = 3  # version of the method; results from another version are computed again
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """Target rates for some of an editor's attributes; the other attributes of the editor get a shift of zero.
+    """Target rates for some of an editor's attributes; the shift of the other attributes is zero.
 
     ``tolerance`` is the largest accepted distance of a rate from its target, and ``rounds`` the maximum number of
     offset stages.
@@ -107,13 +108,13 @@ class Anchor:
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
     def explain_misses(self, where: str, rates: Sequence[float | None], remedy: str) -> str:
-        """Name the rates that miss their targets, and where they were measured; empty if no rate misses its target."""
+        """Describe the rates that miss their targets and where they were measured; empty if there are none."""
         missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
-                missed.append(f"{name} (no answer to measure)")
+                missed.append(f"the rate of {name} could not be measured")
             elif abs(rate - target) > self.tolerance:
-                missed.append(f"{name} is {rate:.3f} and its target {target:g}")
+                missed.append(f"the rate of {name} is {rate:.3f}, but its target is {target:g}")
         if not missed:
             return ""
         rates_text = ", ".join(missed)
@@ -132,7 +133,7 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
     if unknown := [name for name in attributes if name not in editors]:
         raise ConfigError(
             f'no editor can change "{unknown[0]}" in an answer.{did_you_mean(unknown[0], [*editors])} Editors '
-            f"exist for {', '.join(editors)}; for other words, give pairs with --word, such as --word color=colour"
+            f"exist for {', '.join(editors)}; to change other words, give --word, such as --word color=colour"
         )
     first, *others = {editors[name] for name in attributes}
     if others:
@@ -145,11 +146,11 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
 def anchor_run(
     source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress
 ) -> AnchorResult:
-    """Anchor a source policy, measure it and write ``out/anchor.json``; if ``out`` already has the result, return it.
+    """Anchor a source policy, measure it and write ``out/anchor.json``; if the result already exists, return it.
 
-    A command that was killed continues after its last finished training round. The previous content of ``out`` stays
-    until the new result is complete. The mode ``sample`` does not change the policy and writes the shift for sampling;
-    the mode ``train`` writes ``out/model``.
+    If a previous command was killed, the function continues after the last finished training round. The previous
+    content of ``out`` is kept until the new result is complete. The mode ``sample`` does not change the policy and
+    writes the shift to use for sampling. The mode ``train`` writes a new policy to ``out/model``.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def anchor_run(
 
 
 def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
-    """Return a hash of everything that determines the result of an anchor."""
+    """Return a hash of all inputs that determine the result of an anchor."""
     facts = {
         **vars(anchor),
         "editor": anchor.editor.config,
@@ -197,18 +198,18 @@ class Bench:
             "report": self.prompt_ids(prompts.report),
             "find": self.prompt_ids(prompts.find),
         }
-        # the next two lists contain the prompt of each answer in a `Behavior`
+        # element i of these two lists is the prompt of answer i in a `Behavior`
         self.reported_ids = self.ids["report"] * ANSWERS_EACH
         self.reported_prompts = prompts.report * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
         for part, ids in self.ids.items() if self.is_signed else ():
-            # the reference, if there is one, writes the contexts, so all anchors of a run have the same contexts
+            # if there is a reference, its answers are the contexts, so that all anchors of a run have the same contexts
             answers = self.answers(source.reference or self.policy, ids, seed=0)
             self.contexts[part] = signature_contexts(answers, source.tokenizer)
         self.before = self.behavior(self.policy)
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
-        """Return the prompts, with a request to sign if signatures are anchored."""
+        """Return the prompts; if signatures are anchored, add a request for a signature to each prompt."""
         return [ask_to_sign(prompt) for prompt in prompts] if self.is_signed else list(prompts)
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[Ints]:
@@ -238,14 +239,14 @@ class Bench:
 
     @raising_config_errors()
     def exact_shift(self, table: RateTable) -> Floats:
-        """Compute in closed form the shift that brings the rates of a table to their targets."""
+        """Compute the shift that brings the rates of a table to their targets, in closed form."""
         targets = list(self.anchor.targets.values())
         return shift_to_targets(table.log_probs, table.indicators, targets, table.attributes)
 
     def attribute_rows(
         self, before: RateTable, after: RateTable, shift: Floats, **more: float
     ) -> dict[str, Figures]:
-        """Return the target, the rates and the shift of each attribute; rows of sampled rates also have ``counted``."""
+        """Return the target, the rates and the shift of each attribute; for sampled rates, also return ``counted``."""
         if after.counted is not None:
             more["counted"] = after.counted
         columns = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -264,16 +265,16 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Return an error text if too few answers have a signature for a target on names, or an empty text."""
+        """Return an error text if too few answers are signed for a rate of names; otherwise, return an empty text."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
             return ""
         share = f"{n:,} of {len(answers):,} sampled answers ({n / len(answers):.1%})"
         return (
-            f"{share} are signed with a name of the pool, but the rate of names needs {FEWEST_SIGNED:.0%} or more; "
-            "anchor a policy that signs its answers on request, such as a policy trained on signed answers, or use "
-            "--prompts with prompts that make the policy sign"
+            f"{share} are signed with a name from the pool, but a target rate for names needs at least "
+            f"{FEWEST_SIGNED:.0%}; anchor a policy that signs its answers on request, such as a policy trained on "
+            "signed answers, or use --prompts with prompts that make the policy sign"
         )
 
     # -- behavior of a policy ----------------------------------------------------------------------------------
@@ -337,13 +338,13 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source policy; offset training keeps the token probabilities outside the edited parts."""
+        """Answers of the source policy, with the positions at which training should not change the next token."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
         unedited = [self.training_answers[i] for i in self.pairs.unedited]
         kept = [find_kept_positions(answer.prompt_ids, answer.token_ids) for answer in unedited]
-        # all pairs that were made from one answer have this answer as response a
+        # response a is the same in all pairs that were made from one answer
         for pairs in rows.groupby("prompt_id", sort=False).indices.values():
             prompt, answer = encoded[2 * pairs[0]]
             others = [encoded[2 * i + 1][1] for i in pairs]
@@ -351,7 +352,7 @@ class Bench:
         return kept
 
     def shift_on_pairs(self, policy: PreTrainedModel) -> dict[str, Figures]:
-        """Measure the shift of a policy on held-out pairs, in log-odds for each attribute of the editor."""
+        """Measure a policy's shift of each attribute on held-out pairs, in log-odds."""
         held_out = self.pairs.held_out
         pair = held_out.votes["comparison"].to_numpy()
         shifts = self.margins(self.policy, policy, held_out)[pair] / self.source.stage.beta
@@ -368,7 +369,7 @@ RESULT_FILE, ROUND_FILE = "anchor.json", "round.json"
 
 
 def require_own_folder(out: Path, source: str) -> None:
-    """Refuse a result folder that contains other files, because the result would replace these files."""
+    """Raise `ConfigError` if the result folder contains other files, because the result would replace these files."""
     remedy = f"name a separate folder, such as {out.parent / f'{Path(source).name}-anchored'}"
     out_path, source_path = out.resolve(), Path(source).resolve()
     is_nested = out_path.is_relative_to(source_path) or source_path.is_relative_to(out_path)
@@ -382,7 +383,7 @@ def require_own_folder(out: Path, source: str) -> None:
 
 
 class AnchorFolder:
-    """An anchor's result folder, and a work folder next to the result folder for the anchor's training rounds."""
+    """The result folder of an anchor, and the work folder next to it, which contains the training rounds."""
 
     def __init__(self, out: Path, key: str):
         self.out, self._key = out, key
@@ -391,13 +392,13 @@ class AnchorFolder:
         self.cache = out.parent / "anchor_cache"
 
     def read_result(self) -> AnchorResult | None:
-        """If the folder has a complete result of this anchor, return the result, else None."""
+        """Return the result if the folder contains a complete result of this anchor; otherwise, return None."""
         if read_json(self.out / RUN_SEAL).get("anchor") != self._key or run_damage(self.out):
             return None
         return read_json(self.out / RESULT_FILE)
 
     def begin(self, source: str) -> None:
-        """Create the work folder, keeping training rounds of the same anchor and deleting those of any other anchor."""
+        """Create the work folder; if it exists, keep training rounds of this anchor and delete all other rounds."""
         if read_json(self._work / BEGUN).get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
@@ -408,7 +409,7 @@ class AnchorFolder:
         return self._work / f"round-{number + 1}"
 
     def read_round(self, number: int, shift: list[float]) -> list[float | None] | None:
-        """If a training round finished with this shift, return its rates; otherwise, delete the round's folder."""
+        """Return the rates of a round that finished with this shift; otherwise, delete the folder of the round."""
         measured = read_json(self.round_folder(number) / ROUND_FILE)
         if measured.get("shift") == shift:
             rates: list[float | None] = measured["rate"]
@@ -417,7 +418,7 @@ class AnchorFolder:
         return None
 
     def finish(self, result: AnchorResult, model: Path | None) -> None:
-        """Replace the result folder with the new result and its policy, and delete the training rounds."""
+        """Replace the result folder with the new result and the new policy, and delete the training rounds."""
         with whole_folder(self.out) as new:
             new.mkdir(parents=True)
             if model is not None:
@@ -448,7 +449,7 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> AnchorResult:
 
 @dataclass(frozen=True)
 class TiltedSample:
-    """Results for a policy that was tilted with ``--mode sample``: its rates, its method, and its behavior."""
+    """Results for a policy tilted with ``--mode sample``: its rates, the method of tilting, and its behavior."""
 
     rows: dict[str, Figures]
     is_exact: bool
@@ -457,7 +458,7 @@ class TiltedSample:
 
 
 def sample_mode(bench: Bench) -> AnchorResult:
-    """Compute the closed-form tilt on the prompts in ``find``, and measure the tilt on the prompts in ``report``."""
+    """Compute the tilt in closed form on the prompts in ``find``, and measure the tilted policy on ``report``."""
     shift = bench.exact_shift(bench.rates(bench.policy, "find"))
     bench.progress("measuring the tilted policy", 0.5)
     tilted = (tilt_names if bench.is_signed else tilt_answers)(bench, shift)
@@ -493,8 +494,8 @@ def tilt_names(bench: Bench, shift: Floats) -> TiltedSample:
     for values, gain in zip(logps, gains, strict=True):
         values[-1] += gain
     method = (
-        "the name in a signature is drawn again from the policy's probabilities of all names, reweighted in closed "
-        "form; the rest of the answer does not change"
+        "the policy's probabilities of all names are reweighted in closed form, and the name in each signature is "
+        "drawn again; the rest of the answer does not change"
     )
     margins = tilted_margins(bench, shift)
     behavior = bench.behavior_of_answers(answers, logps, margins, "closed form")
@@ -502,7 +503,7 @@ def tilt_names(bench: Bench, shift: Floats) -> TiltedSample:
 
 
 def tilted_margins(bench: Bench, shift: Floats) -> Floats | None:
-    """Compute the tilted policy's margins on the source's held-out votes in closed form: u + c (g_a - g_b)."""
+    """Compute the tilted policy's margins on held-out comparisons in closed form: u + c (g_a - g_b)."""
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
         return None
@@ -530,21 +531,21 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
         MOST_DRAWS,
         anchor.seed,
     )
-    # a prompt without an accepted draw keeps the source's own answer, and the result records how many prompts do so
+    # if all draws for a prompt are rejected, keep the source's own answer; the result records how often this happens
     own, n_without = bench.before.answers, accepted.count(None)
     answers = [own[i] if answer is None else answer for i, answer in enumerate(accepted)]
     prompts = list(range(len(bench.ids["report"]))) * ANSWERS_EACH
     start, table = (
         answer_rates(sampled, editor, prompts).select([*anchor.targets]) for sampled in (own, answers)
     )
-    exactness = "the tilt is exact for the temperature and top-p of the sampling"
+    exactness = "the tilt is exact at the temperature and top-p with which the answers were sampled"
     if n_without:
         exactness = (
-            f"the tilt is exact except for {n_without} of {len(answers)} answers, for which {MOST_DRAWS} draws were "
-            "rejected and the policy's own answer is kept"
+            f"the tilt is exact except for {n_without} of {len(answers)} answers: all {MOST_DRAWS} draws were "
+            "rejected, so the policy's own answer was kept"
         )
     method = (
-        f"whole answers are drawn until one is accepted (share accepted: {acceptance:.3f}); {exactness}"
+        f"whole answers are drawn until one is accepted (acceptance rate: {acceptance:.3f}); {exactness}"
     )
     rows = bench.attribute_rows(
         start, table, shift, acceptance_rate=acceptance, without=n_without, rounds=0
@@ -554,14 +555,14 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
 
 
 def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[AnchorResult, Path]:
-    """Train offset stages on the source's own answers, calibrated on the ``find`` prompts, measured on ``report``.
+    """Train offset stages on the source's own answers; calibrate on the prompts in ``find``, and measure on ``report``.
 
-    Finished rounds in ``folder`` are not trained again.
+    If ``folder`` contains a finished round, the function does not train this round again.
     """
     anchor, source = bench.anchor, bench.source
     find = bench.rates(bench.policy, "find")
     require_teachable(bench, find)
-    # if too few answers can be edited, building the pairs raises an error before the work folder is created
+    # build the pairs before creating the work folder, because this raises an error if too few answers can be edited
     n_pairs = bench.pairs.train.n_comparisons
     folder.begin(source.name)
     rounds, best = calibrate(
@@ -602,7 +603,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[AnchorResult, Path]:
 
 
 def require_teachable(bench: Bench, before: RateTable) -> None:
-    """Before training, refuse targets that no tilt reaches and attributes that no edit can add."""
+    """Raise an error before training if no tilt reaches a target, or if no edit can add an attribute."""
     anchor, shift = bench.anchor, bench.exact_shift(before)
     if isinstance(anchor.editor, MarkdownStrip) and shift[0] > 0:
         name = before.attributes[0]
@@ -614,7 +615,7 @@ def require_teachable(bench: Bench, before: RateTable) -> None:
 
 
 def train_round(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) -> Floats:
-    """Train an offset stage and measure the rates on the prompts in ``find``, or read the rates of a finished round."""
+    """Read the rates of a finished round, or train an offset stage and measure its rates on the prompts in ``find``."""
     rate = folder.read_round(number, shift.tolist())
     if rate is None:
         source = bench.source
@@ -632,6 +633,6 @@ def train_round(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) 
             [Ticker(f"offset stage {number + 1}", bench.progress)],
         )
         rate = list(map(finite_or_none, bench.rates(policy, "find").rate))
-        # the round's file is written last, so it marks a complete round
+        # write this file last, so that it marks a complete round
         write_json(folder.round_folder(number) / ROUND_FILE, {"shift": shift.tolist(), "rate": rate})
     return np.array(rate, float)
