@@ -1,13 +1,13 @@
 """Tree attention: a prefix that several sequences share goes through the model only once.
 
-A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. All layers of a
-model except attention process each token separately and need no change. badpo registers an attention function in
-transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
+A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. Apart from
+attention, all layers of a model process each token separately and need no change. badpo registers an attention function
+in transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
 forward method. Without a `TreePlan`, the attention function computes ordinary attention with the padding mask, so that
 generation during training stays exact.
 
-The plan is a keyword and not a context, because gradient checkpointing runs the layers again in the backward pass.
-For the same reason the context `tree_attention` must include the backward pass.
+The plan is a keyword argument rather than a context, because gradient checkpointing runs the layers again in the
+backward pass. For the same reason, the context `tree_attention` must enclose the backward pass.
 """
 
 import inspect
@@ -40,7 +40,7 @@ _MOST_BLOCKS = 4
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
-# Torch's variable-length attention kernel requires a GPU of the Ampere generation (8.0) or later.
+# Torch's variable-length attention kernel requires an Ampere GPU (compute capability 8.0) or a newer one.
 _FIRST_WITH_VARLEN = (8, 0)
 # In older versions of torch, the variable-length kernel requires as many key heads as query heads.
 _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -57,14 +57,14 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """Attention pattern of a packed row: the tokens that each token attends to, in the kernels' formats."""
+    """Attention pattern of a packed row: which tokens each token attends to, in the formats that the kernels need."""
 
     segments: np.ndarray
     device: torch.device
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens of the row."""
+        """Number of tokens in the packed row."""
         return int(self.segments[-1, 1])
 
     @property
@@ -76,7 +76,7 @@ class TreePlan:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Compute the attention output of shape (T, heads, value_dim) from the query, key and value tensors.
 
-        Under autocast, the attention output has autocast's precision, as in torch's own attention.
+        Under autocast, the attention output has the precision of autocast, as in torch's own attention.
         """
         device_type = query.device.type
         if torch.is_autocast_enabled(device_type):
@@ -87,9 +87,9 @@ class TreePlan:
         return attend(query, key, value, scaling)
 
     def _attend_rows(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Compute the attention in a few padded batches, which works on every device and in every precision."""
+        """Compute the attention in a few padded batches; this works on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
-        # One index_select serves all groups, because each call allocates a full-length gradient in the backward pass.
+        # All groups share one index_select, because each call allocates a full-length gradient in the backward pass.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
         n_keys = [g.n_rows * g.n_key for g in groups]
         keys, values = (t.index_select(0, key_index).split(n_keys) for t in (key, value))
@@ -128,7 +128,7 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
-        """Query and key indices of all attention calls, the position of each token's output, and the row groups."""
+        """Query and key indices of all attention calls, each token's output position, and the row groups."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
@@ -145,8 +145,8 @@ class TreePlan:
             groups.append(RowGroup(n_rows, n_query, n_key, mask))
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
-        # a repeated query index stands for a token at its first occurrence and for padding at all later occurrences
-        # assigning in reverse order keeps the output position of the first occurrence of each query index
+        # the first occurrence of a query index is the token itself, and all later occurrences are padding
+        # assigning in reverse order therefore keeps the output position of each index's first occurrence
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
@@ -155,8 +155,8 @@ class TreePlan:
     def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
         """Return the arguments that torch's variable-length attention kernel needs for the segments.
 
-        The arguments are the key indices, the cumulative numbers of queries and of keys over the segments, and the
-        largest number of queries and of keys in one segment.
+        The arguments are the key indices, the cumulative query and key counts over the segments, and the largest query
+        and key counts of a segment.
         """
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
@@ -221,7 +221,7 @@ def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the token indices of the queries and keys of each block, padded with the last token of the block."""
+    """Return the query and key token indices of each block, padded with the block's last token."""
     begin, end, n_before, prefix_start, n_prefix = blocks[:, :, None].transpose(1, 0, 2)
     queries = np.minimum(begin + np.arange((end - begin).max()), end - 1)
     column = np.arange((end - begin + n_before).max())
@@ -253,7 +253,7 @@ class Rotation(TypedDict, total=False):
 
 
 def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> Tensor:
-    """Hidden states of all tokens in a packed row, equal to those from a separate forward pass over each sequence.
+    """Return the hidden states of all tokens in a packed row, as if each sequence had a forward pass of its own.
 
     Call this function inside the context `tree_attention`.
     """
@@ -282,16 +282,16 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """Context manager that makes ``model`` use tree attention.
 
-    The context must enclose all of training or scoring, including every backward pass. Inside the context, a forward
-    pass without a packed row, as in generation, uses ``sdpa`` attention. If the model is saved inside the context, its
-    configuration does not mention tree attention.
+    The context must enclose all of training or scoring, including every backward pass. Inside the context, forward
+    passes without a packed row, such as those of generation, use ``sdpa`` attention. A model that is saved inside the
+    context does not mention tree attention in its configuration.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(
             f"{type(model).__name__} cannot switch its attention to tree attention; use the padded forward"
         )
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
-    # Transformers ignores the padding mask unless a mask function is registered under the attention's name.
+    # Transformers ignores the padding mask unless a mask function is registered under the attention function's name.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
     ordinary = model.config._attn_implementation
     model.set_attn_implementation(TREE_ATTENTION)
@@ -324,8 +324,8 @@ def tree_attention_forward(
     if query.shape[0] != 1 or query.shape[2] != n_tokens or key.shape[2] != n_tokens:
         raise ValueError(
             f"the tree plan describes one row of {n_tokens} tokens, but the queries have the shape "
-            f"{tuple(query.shape)} and the keys {tuple(key.shape)}. Turn off the key-value cache, which cannot be used "
-            "with a packed row"
+            f"{tuple(query.shape)} and the keys have the shape {tuple(key.shape)}. Turn off the key-value cache, which "
+            "cannot be used with a packed row"
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return tree_plan.attend(query, key, value, options.get("scaling"))[None], None
@@ -346,13 +346,13 @@ def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Attenti
         problems.append("attention that is not causal")
     if problems:
         raise ValueError(
-            f"{type(module).__name__} uses features that the tree attention does not support: {'; '.join(problems)}. "
+            f"{type(module).__name__} uses features that tree attention does not support: {'; '.join(problems)}. "
             "Turn off these features of the model, or use the padded forward"
         )
 
 
 def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
-    """Return a model feature that tree attention does not support; None if every feature is supported."""
+    """Return a model feature that tree attention does not support, or None if it supports all features."""
     text = config.get_text_config()
     if getattr(text, "is_encoder_decoder", False):
         return "an encoder"
@@ -395,9 +395,9 @@ def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
         original = original or text.max_position_embeddings
         if longest > original:
             raise ConfigError(
-                f'the rotary positions of this model ("{kind}") change for all sequences of a forward if one sequence '
-                f"is longer than {original} tokens, and the longest prompt with a response has {longest} tokens. "
-                "The log-probabilities of a sequence would then depend on the other sequences of its batch; set "
+                f'if one sequence in a batch is longer than {original} tokens, the rotary positions ("{kind}") of this '
+                f"model change for the whole batch. The longest prompt and response have {longest} tokens, so the "
+                "log-probabilities of a sequence would depend on the other sequences in its batch; set "
                 f"max_length: {original}"
             )
 

@@ -1,8 +1,8 @@
 """Encode comparisons as the token ids of their prompts and responses.
 
-The encoding ``trl`` gives the token ids of TRL's ``DPOTrainer``, so that runs of badpo and of TRL can be compared
-exactly. The encoding ``paper`` follows the BA-DPO paper: the chat template renders the prompt, a long prompt is cut
-from the left, and the end-of-text token follows the response.
+The encoding ``trl`` produces the same token ids as TRL's ``DPOTrainer``, so that runs with badpo and with TRL can be
+compared exactly. The encoding ``paper`` follows the BA-DPO paper: the chat template renders the prompt, a long prompt
+is truncated on the left, and the end-of-text token follows the response.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
 # Number of comparisons that badpo passes to the tokenizer at once.
 _ENCODED_AT_ONCE = 1_000
-# Time limit in seconds for rendering a chat template once, which usually takes less than a second.
+# Time limit in seconds for one call that renders a chat template; such a call usually takes less than a second.
 _MOST_SECONDS = 60.0
 
 # A chat message, or any object that a chat template accepts as a message.
 Message = Any
-# A prompt or a response, which is either a text or a list of chat messages.
+# A prompt or a response, which is either plain text or a list of chat messages.
 Text = str | Sequence[Message]
 # Chat-template arguments for one conversation, such as its tools.
 TemplateOptions = Json
@@ -57,12 +57,12 @@ def render_chats(
 ) -> list[str]:
     """Render conversations with the tokenizer's chat template.
 
-    ``template_options`` contains the variables of the template for each conversation; ``options`` apply to all
+    ``template_options`` contains the template variables of each conversation, whereas ``options`` apply to all
     conversations.
     """
     if tokenizer.chat_template is None:
         raise ConfigError(
-            "the tokenizer has no chat template, which the encoding of the prompts requires. Use an instruct model, "
+            "the tokenizer has no chat template, but encoding these prompts requires one. Use an instruct model, "
             "set tokenizer.chat_template, or use plain-text prompts with encoding: trl"
         )
     render = partial(tokenizer.apply_chat_template, tokenize=False, **options)
@@ -81,7 +81,7 @@ def render_chats(
 
 @contextmanager
 def limit_templates() -> Iterator[None]:
-    """Context manager that stops rendering a chat template after one minute."""
+    """Context manager that limits every rendering of a chat template to one minute."""
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
         @wraps(method)
@@ -146,24 +146,24 @@ class EncodedComparisons:
     """Token ids of comparisons, with a record of which comparisons and responses exceed the length limit.
 
     ``pairs`` has two entries for each comparison: the prompt with response a and the prompt with response b. Each
-    response ends with the end-of-text token unless the length limit has cut the response.
+    response ends with the end-of-text token, unless the length limit truncated the response.
     """
 
     pairs: list[Pair]
     fits: np.ndarray  # (n_comparisons,), False if the prompt alone has ``max_length`` tokens
-    cut: np.ndarray  # (n_comparisons, 2), True if the end of response a or b was cut
+    cut: np.ndarray  # (n_comparisons, 2), True if response a or b was truncated
 
     def __len__(self) -> int:
         return len(self.fits)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens in each prompt plus response, as an array of shape (n_comparisons, 2)."""
+        """Token counts of all prompts with their responses a and b, as an array of shape (n_comparisons, 2)."""
         return np.array([len(p) + len(r) for p, r in self.pairs], dtype=np.int64).reshape(-1, 2)
 
     @property
     def longest(self) -> int:
-        """Number of tokens in the longest prompt plus response in the data."""
+        """Largest token count of a prompt with one of its responses."""
         return int(self.lengths.max(initial=0))
 
     @property
@@ -185,7 +185,7 @@ def encode_prompts(
     max_prompt_length: int | None,
     template_options: Iterable[TemplateOptions] = (),
 ) -> list[np.ndarray]:
-    """Encode prompts for generation as the same token ids that precede the responses in training."""
+    """Encode prompts for generation as the token ids that precede the responses in training."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)
     if is_plain:
         texts = [str(prompt) for prompt in prompts]
@@ -205,7 +205,7 @@ def encode_responses(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> list[Pair]:
-    """Encode pairs of a prompt and a response; leave out pairs whose prompt leaves no room for a response."""
+    """Encode pairs of a prompt and a response; omit pairs whose prompt leaves no room for a response."""
     answers = [
         text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, responses, strict=True)
@@ -222,7 +222,7 @@ def encode_comparisons(
     max_length: int | None = 1024,
     max_prompt_length: int | None = None,
 ) -> EncodedComparisons:
-    """Token ids of a table of comparisons."""
+    """Return the token ids of a table of comparisons."""
     if encoding not in ENCODINGS:
         raise ConfigError(f'unknown encoding "{encoding}"; use one of {", ".join(ENCODINGS)}')
     if tokenizer.eos_token_id is None:
@@ -250,7 +250,7 @@ def encode_comparisons(
 
 
 def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
-    """Read each comparison's chat-template arguments, such as tools, from the columns that TRL uses."""
+    """Read the chat-template arguments of each comparison, such as tools, from the columns that TRL uses."""
     tools, options = (
         [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
         for name in TEMPLATE_COLUMNS
@@ -259,7 +259,7 @@ def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
 
 
 def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenIds]:
-    """Token ids as in TRL: prompt and response are tokenized as one text, and the prompt ends where the ids differ."""
+    """Token ids as in TRL: prompt and response are tokenized as one text; the prompt is the ids' common prefix."""
     prompts, end = list(frame["prompt"]), tokenizer.eos_token
     is_plain = isinstance(prompts[0], str)
     texts = [prompts]
@@ -308,10 +308,10 @@ def report_lengths(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None,
 ) -> list[Problem]:
-    """Report how many comparisons the length limit drops, and how many responses and attributes it changes.
+    """Report how many comparisons the length limit excludes, and how many responses and attributes it changes.
 
-    A response that the length limit cuts loses attributes at its end, such as a signature. The
-    votes would then train the policy on an attribute that the cut response no longer contains.
+    A truncated response loses attributes at its end, such as a signature. Votes on the response would then train the
+    policy on an attribute that the truncated response no longer contains.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits
@@ -338,7 +338,7 @@ def report_lengths(
         *(
             Problem(
                 "W141",
-                f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses',
+                f'the length limit changes the attribute "{name}" in {n_lost:,} of {n_cut:,} cut responses',
                 "the votes would refer to text that the model does not see in training",
                 "raise max_length until no cut response loses the attribute",
                 n_lost,
@@ -358,7 +358,7 @@ def report_lengths(
 
 def report_long_prompts(subject: str, first: str, n: int, max_length: int | None) -> Problem:
     """Return the problem W140 about rows or comparisons whose prompt leaves no room for a response."""
-    message = f"{subject} are left out, because the prompt alone has {max_length} tokens or more"
+    message = f"{subject} are left out, because the prompt alone has at least {max_length} tokens"
     return Problem("W140", message, first, "raise max_length, or shorten the prompts", n)
 
 
@@ -368,7 +368,7 @@ def _count_changed(
     tokenizer: PreTrainedTokenizerBase,
     cut: np.ndarray,
 ) -> Iterator[tuple[str, int]]:
-    """For each response attribute, count the responses whose attribute value changes because they were cut."""
+    """For each response attribute, count the responses in which truncation changes the attribute's value."""
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]

@@ -1,13 +1,13 @@
 """Log-probabilities of response tokens, computed inside the model's own forward method.
 
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The scoring branch
-runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits, in portions
-of limited size, and only at the positions before scored tokens. The model class thus applies its own output head, bias,
-scaling and soft-capping of logits. Always call ``model(scoring=...)``: under DDP, calling a submodule of a wrapped
+runs the decoder once. The model's own forward method then converts the decoder's hidden states to logits in chunks of
+limited size, and only at positions whose next token is scored. The model class therefore applies its own output head,
+bias, logit scaling and soft-capping. Always call ``model(scoring=...)``: under DDP, calling a submodule of a wrapped
 model silently loses the gradients.
 """
 
-# mypy does not analyze torch and transformers, so their classes have no types
+# mypy does not analyze torch and transformers, so their classes are untyped
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 
 import inspect
@@ -49,12 +49,12 @@ from badpo.training.packing import (
 
 # Maximum number of logits (positions times vocabulary) in memory at any time; 2**22 float32 logits take 16 MiB.
 LOGITS_AT_ONCE = 2**22
-# 512 MiB on a GPU, because small chunks leave a GPU idle and each chunk makes a gradient of the whole output
-# embedding.
+# On a GPU, the logits may take 512 MiB, because small chunks leave the GPU idle.
+# Moreover, each chunk creates a gradient of the whole output embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
 # Input tensors of the forward pass that scores responses; see `badpo.training.packing.plan_pack`.
-# "segments" stays an array.
+# The value of "segments" stays a NumPy array.
 ScoringInputs = dict[str, Tensor]
 
 
@@ -62,11 +62,11 @@ def attach(model: PreTrainedModel) -> PreTrainedModel:
     """Add the keyword argument ``scoring`` to the forward method of ``model``, and return the same model object.
 
     ``model(scoring=inputs)`` returns the log-probability of every target token, float32 of shape (n_scored,). If the
-    inputs contain ``row_weight``, the weight of each row, the forward pass also returns the routers' load-balancing
-    loss. Without ``scoring``, the model's forward pass is unchanged. Calling `attach` twice has no further effect. If
-    the model has an adapter, `attach` changes the base model inside the adapter.
+    inputs contain a weight for each row (``row_weight``), the forward pass also returns the load-balancing loss of the
+    routers. Without ``scoring``, the model's forward pass is unchanged. Calling `attach` twice has no further effect.
+    If the model has an adapter, `attach` changes the base model inside the adapter.
 
-    The forward is bound with `types.MethodType`, so that a deep copy of the model uses the weights of the copy.
+    The new forward method is bound with `types.MethodType`, so that a deep copy of the model uses the copy's weights.
     """
 
     def forward(
@@ -114,19 +114,19 @@ def _token_logps(model: PreTrainedModel, scoring: ScoringInputs) -> Tensor | tup
 
 
 def _router_load(model: PreTrainedModel, output: ModelOutput, weight: Tensor) -> Tensor:
-    """Return the load-balancing loss of a mixture of experts, as in TRL, with tokens weighted by ``weight``."""
+    """Return the load-balancing loss of a mixture of experts as in TRL; ``weight`` contains the token weights."""
     config = model.config.get_text_config()
     routed = getattr(output, "router_logits", None)
     if not routed or not hasattr(config, "num_experts"):
         raise ConfigError(
-            f"{type(model).__name__} does not return the logits of its routers, so the load-balancing loss cannot be "
-            "computed; train without this loss: router_aux_loss_coef: 0"
+            f"{type(model).__name__} does not return its router logits, so the load-balancing loss cannot be computed; "
+            "disable this loss with router_aux_loss_coef: 0"
         )
     return load_balancing_loss_func(routed, config.num_experts, config.num_experts_per_tok, weight)
 
 
 def _inner_models(model: PreTrainedModel) -> list[PreTrainedModel]:
-    """Return the nested models inside a language model that output hidden states, from the outermost to the decoder."""
+    """Return the nested models that output hidden states, ordered from the outermost model to the decoder."""
     embeddings = model.get_input_embeddings()
     inner, outers = [], [model]
     while outers:
@@ -159,7 +159,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
         n_calls += 1
         return states
 
-    # accelerate's hooks store a forward method in the model instance; this method must be restored after the call
+    # accelerate's hooks store a forward method in the model instance, which must be restored after the call
     forwards = [vars(part).get("forward") for part in inner]
     for part in inner:
         part.forward = return_states
@@ -216,9 +216,9 @@ def pick_logps(logits: Tensor, target: Tensor) -> Tensor:
 
     .. math:: \ell_i = z_{i, t_i} - \log \sum_v \exp z_{iv}
 
-    The result equals ``-cross_entropy(logits.float(), target, reduction="none")``. The function needs one array of
-    the size of the logits, which the backward pass overwrites by the gradient; cross_entropy needs three. A second
-    backward pass through the same result therefore raises an error.
+    The result equals ``-cross_entropy(logits.float(), target, reduction="none")``. The function needs one array of the
+    size of the logits, whereas cross_entropy needs three. The backward pass overwrites this array with the gradient, so
+    a second backward pass through the same result raises an error.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def scoring_attention(model: PreTrainedModel, layout: Layout) -> AbstractContext
 
 @contextmanager
 def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
-    """Put the model into training or evaluation mode inside a context; restore the mode of each module afterwards."""
+    """Context manager that puts a model into training or evaluation mode and finally restores each module's mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -274,7 +274,7 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
-    """Put the model into evaluation mode without gradients inside a context, and yield the model's device."""
+    """Context manager that puts a model into evaluation mode without gradients and yields the model's device."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 
@@ -285,7 +285,7 @@ def response_logps(
     """Compute the log-probability of every token of each response given the prompt, without gradients.
 
     If the model supports tree attention, it reads each prompt only once for all responses to the prompt. If several
-    responses begin with the same tokens, the model also reads these tokens only once.
+    responses have a common prefix, the model also reads this prefix only once.
     """
     layout = response_layout(attach(model), pairs)
     logps = [np.zeros(0, dtype=np.float32)] * len(pairs)
@@ -328,7 +328,7 @@ def _forwards(
 def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layout:
     """Choose the layout for individual responses: packed if the model supports tree attention, padded otherwise.
 
-    Even a model with a suitable configuration may fail to pass the attention pattern (`TreePlan`) on to its attention
+    A model may have a suitable configuration and still fail to pass the attention pattern (`TreePlan`) to its attention
     layers. The function therefore tests the packed layout on two short responses.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
