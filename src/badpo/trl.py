@@ -506,7 +506,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, and add the mean of theta during training unless there are few annotators."""
         if self.model.training:
-            logs.update(select_publishable(theta_metrics(self.bias), self.bias))
+            revealing = self._facts.get("revealing", ())
+            logs.update(select_publishable(theta_metrics(self.bias), self.bias, revealing))
         super().log(logs, start_time)
 
     # -- training and evaluation -------------------------------------------------------------------------------------

@@ -72,6 +72,27 @@ def test_evaluation_data_have_the_annotator_indices_and_attributes_of_the_traini
         assert np.array_equal(mapped.delta, train.delta)
 
 
+def test_attributes_whose_theta_few_people_determine_are_found():
+    rows = [
+        {
+            "prompt": f"q{i}",
+            "response_a": a,
+            "response_b": "So it is.",
+            "winner": "a",
+            "annotator": f"w{k}",
+        }
+        for k in range(8)
+        for i, a in enumerate(["**So** it is." if k == 0 else "No.", "So it may well be, as it is."])
+    ]
+    data = Judgments.read(rows, attributes=[Markdown(), Length(ratio=1.5)])
+    bias = BiasTerm(data.attribute_names, data.annotators["pseudonym"].tolist(), ["mean"])
+    assert inputs.find_revealing_attributes(data, bias) == ["markdown"]
+    mask = torch.tensor([0.0] * 4 + [1.0] * 4)
+    gold = BiasTerm(data.attribute_names, data.annotators["pseudonym"].tolist(), ["mean"], mask=mask)
+    assert "length" in inputs.find_revealing_attributes(data, gold)
+    assert inputs.find_revealing_attributes(replace(data, has_identities=False), bias) == []
+
+
 # -- theta -----------------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,8 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
     mask = torch.tensor([0] * 3 + [1] * n_learned)
     bias = BiasTerm(["length"], people, ["mean"], mask=mask)
     logged = {"bias/theta/length": 0.5, "groups/weight_max": 2.0, "loss": 1.0}
-    assert set(select_publishable(logged, bias)) == (set(logged) if told else {"loss"})
+    assert set(select_publishable(logged, bias, [])) == (set(logged) if told else {"loss"})
+    assert "bias/theta/length" not in select_publishable(logged, bias, ["length"])
 
 
 # -- what is not finite ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute, Attributes, as_attributes, plain_text
 from badpo.data.cells import Objects, numbered, text_key
-from badpo.data.privacy import keyed_digest
+from badpo.data.privacy import is_about_few, is_dominated, keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.reading import VOTE_COLUMNS, Request, VotesRead, read_votes
 from badpo.data.tables import DROPPED_KEY, Source, write_table
@@ -300,6 +300,19 @@ class Judgments:
         prompts: Ints = pd.factorize(self.comparisons["prompt_id"])[0]
         of_votes: Ints = prompts[self.votes["comparison"].to_numpy()]
         return of_votes
+
+    def reveals_people(self, votes: Bools) -> bool:
+        """Return whether figures about the marked votes would reveal too much about individual people.
+
+        The result is True if fewer than five people cast the votes, or if one to four people cast too many of the votes
+        (`is_dominated`). It is False if no vote is marked, if only models cast the votes, or if the table has no
+        annotator column.
+        """
+        is_person = self.annotators["model"].isna().to_numpy()
+        n_votes = np.bincount(self.votes["annotator"].to_numpy()[votes], minlength=len(is_person))
+        n_annotators, n_people = (int((n > 0).sum()) for n in (n_votes, n_votes[is_person]))
+        is_revealing = is_about_few(n_annotators, n_people) or is_dominated(n_votes[is_person])
+        return self.has_identities and n_annotators > 0 and is_revealing
 
     def majority(self) -> NDArray[np.int64]:
         """Return each comparison's majority side, +1 (a) or -1 (b), as an array of shape (n_comparisons,).

@@ -118,13 +118,15 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Config) -
 
 
 def _mean_theta(run: Run, name: str) -> str:
-    """Format the mean theta of all annotators except gold annotators, unless there are fewer than five of them."""
+    """Format the mean theta of all annotators except gold annotators, unless it would be about too few people."""
     theta = run.theta()
     if theta is None or not run.bias.parts:
         return "not learned"
     learned = run.learned_annotators
     if is_about_single_people(learned):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
+    if name in run.bias.extra.revealing:
+        return "not shown (too few people determine the value)"
     is_learned = [who in learned for who in run.bias.annotators]
     return formatting.signed(theta[is_learned, run.bias.attributes.index(name)].mean().item())
 

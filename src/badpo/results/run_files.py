@@ -142,7 +142,9 @@ class Readouts(_Content):
     log_ratio: Measured | None = None
     by_prompt: dict[str, StoredSums] = {}
     votes: dict[str, dict[str, Measured]] = {}
-    revealing: list[str] = []  # attributes whose held-out figures are about too few people to be published
+    revealing: list[
+        str
+    ] = []  # attributes whose held-out figures are about too few people to be published
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
     answers: list[dict[str, str]] = []  # each has a prompt and an answer, which may be truncated
@@ -166,6 +168,9 @@ class BiasExtra(_Content):
 
     attributes: list[dict[str, JsonValue]] = []
     gold_votes: dict[str, int] = {}
+    revealing: list[
+        str
+    ] = []  # attributes whose theta is learned from the votes of too few people to be published
     first_margin: FirstMargin | None = None
     variant: str | None = None
     data: str | None = None

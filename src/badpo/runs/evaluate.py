@@ -48,7 +48,12 @@ from badpo.theory.likelihood import judgment_loss, loss_slopes, shared_bias_inte
 from badpo.theory.summaries import sums_by_cluster
 from badpo.training.checkpoints import Facts
 from badpo.training.encoding import read_template_options
-from badpo.training.inputs import build_bias, encode_judgments, make_start_votes
+from badpo.training.inputs import (
+    build_bias,
+    encode_judgments,
+    find_revealing_attributes,
+    make_start_votes,
+)
 from badpo.training.model_files import load_adapter
 from badpo.training.recipe import NO_SOURCES, RunSources, read_run_recipe
 
@@ -293,17 +298,19 @@ def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fi
     """For each attribute, return the mean of theta, the mean theta that the votes imply, and the log-odds in the votes.
 
     All values are rounded to two decimal places, so that they do not reveal an individual vote. If theta was learned
-    for fewer than five annotators, no values are reported.
+    for fewer than five annotators, or if too few people determine the theta of an attribute, no values are reported.
     """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
         return {name: {} for name in train.attribute_names}
+    revealing = find_revealing_attributes(train, bias)
     level = dict(zip(bias.attributes, bias.theta().mean(dim=0).tolist(), strict=True))
     implied, known = implied_theta(found, bias), {}
     for name, votes in zip(train.attribute_names, train.offline_log_odds(), strict=True):
         low, high = votes.interval()
         offline = {"offline": votes.log_odds, "offline_low": low, "offline_high": high}
-        known[name] = {"level": level[name], **offline, **implied.get(name, {})}
+        figures = {"level": level[name], **offline, **implied.get(name, {})}
+        known[name] = {} if name in revealing else figures
     return {
         name: {key: None if value is None else round(value, 2) for key, value in of.items()}
         for name, of in known.items()

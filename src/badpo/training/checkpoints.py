@@ -59,7 +59,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, Tensors
 from badpo.objective.theta import ThetaRule
-from badpo.training.inputs import count_gold_votes
+from badpo.training.inputs import count_gold_votes, find_revealing_attributes
 from badpo.training.reference import read_configuration, scoring_code
 from badpo.training.self_test import StartDifference
 
@@ -464,6 +464,7 @@ def collect_bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
         "gold_votes": count_gold_votes(judgments, gold) if gold.any() else {},
+        "revealing": find_revealing_attributes(judgments, bias),
     }
 
 

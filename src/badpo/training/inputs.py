@@ -378,6 +378,17 @@ def count_gold_votes(judgments: Judgments, gold: Bools) -> dict[str, int]:
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
 
 
+def find_revealing_attributes(judgments: Judgments, bias: BiasTerm) -> list[str]:
+    """Find the attributes whose learned theta would reveal too much about individual people.
+
+    Theta is learned from the cross-group votes of the annotators who are not gold annotators.
+    """
+    is_gold = judgments.annotators["pseudonym"].isin(bias.gold_annotators).to_numpy()
+    is_learned = ~is_gold[judgments.votes["annotator"].to_numpy()]
+    votes = zip(judgments.attribute_names, judgments.cross_group().T, strict=True)
+    return [name for name, cross in votes if judgments.reveals_people(cross & is_learned)]
+
+
 def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
     """Estimate the bias of every annotator in log-odds, on the assumption that the gold annotators have no bias.
 

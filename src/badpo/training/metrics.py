@@ -247,11 +247,17 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     }
 
 
-def select_publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """Return the metrics for an experiment tracker; if there are few annotators, omit the metrics about them."""
-    if not is_about_single_people(bias.learned_annotators):
-        return dict(metrics)
-    return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}
+def select_publishable(
+    metrics: Mapping[str, float], bias: BiasTerm, revealing: Iterable[str]
+) -> dict[str, float]:
+    """Return the metrics for an experiment tracker, without metrics about too few people.
+
+    ``revealing`` has the attributes whose theta too few people determine.
+    """
+    if is_about_single_people(bias.learned_annotators):
+        return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}
+    omitted = {f"{THETA_METRIC}{name}" for name in revealing}
+    return {name: value for name, value in metrics.items() if name not in omitted}
 
 
 def _count_broken_gradients(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:

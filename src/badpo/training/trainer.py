@@ -69,6 +69,7 @@ from badpo.training.inputs import (
     checkpoint_activations,
     disable_dropout,
     encode_judgments,
+    find_revealing_attributes,
     has_other_inputs,
     load_model,
     load_reference,
@@ -536,12 +537,16 @@ class BADPOTrainer(StepTrainer):
         """Return the mean theta for each attribute, and metrics that describe the objective's state."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
+    @cached_property
+    def _revealing_attributes(self) -> list[str]:
+        return find_revealing_attributes(self.judgments, self.bias)
+
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
         """Add the metrics of the judgments since the last log to the Trainer's own metrics."""
         # at the end of training, there may be steps after the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
-            metrics |= select_publishable(self.state_metrics(), self.bias)
+            metrics |= select_publishable(self.state_metrics(), self.bias, self._revealing_attributes)
             if "loss" not in logs:
                 del metrics["loss"]
             logs = logs | metrics
