@@ -555,7 +555,7 @@ def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, mo
     monkeypatch.setattr("badpo.data.tables._require_bytes", lambda *sizes: None)
     monkeypatch.setattr("badpo.data.tables._MOST_MEMORY", 2**26)
     monkeypatch.setattr("badpo.data.tables._MOST_MEMORY_TIMES", 1)
-    assert "needs more than 0.1 GiB of memory" in unreadable(path)
+    assert "takes more than 0.1 GiB of memory" in unreadable(path)
     assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
 
 

@@ -264,8 +264,8 @@ def test_missing_keys_are_described(tmp_path, content):
 
 
 BROKEN = {
-    "beta: 0.1\nbeta: 0.2\n": '"beta" stands here and on line 1',
-    f"seed: 1{':59' * 9_000}\n": "a whole number has more than 10,000 bits",
+    "beta: 0.1\nbeta: 0.2\n": '"beta" is set here and on line 1',
+    f"seed: 1{':59' * 9_000}\n": "an integer has more than 10,000 bits",
     "- beta\n": "must consist of keys and values",
     "beta: [0.1\n": "run.yaml:2: not valid YAML",
 }

@@ -1,4 +1,4 @@
-"""Recognise words for sides, answers, people, votes and grades in column names and labels, in several languages."""
+"""Recognise words for sides, answers, people, votes and grades in the column names and labels of several languages."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _HUMP = re.compile(
 _VOWEL_MARKS = re.compile("[\u064b-\u0652]")
 
 
-# pattern of a scale's legend in a column name such as "Preference (1 = A is better, 7 = B is better)"
+# matches the legend of a scale in a column name such as "Preference (1 = A is better, 7 = B is better)"
 LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 
 
@@ -31,7 +31,7 @@ _PARTS = re.compile(r"[^\W\d_]+|\d+")
 
 LONGEST_LEGEND = 1000
 
-# columns that TRL passes to the chat template as arguments
+# columns that TRL passes to the chat template
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 
 
@@ -69,7 +69,7 @@ PERSON = (
 )
 
 
-# words that may mean annotators in a column name, but also occur in the names of columns without annotators
+# words that may stand for annotators in a column name, but also occur in the names of other columns
 PEOPLE = re.compile(
     "who|user|uid|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
     "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
@@ -83,7 +83,7 @@ YES, NO = (
 )
 
 
-# words by which a label says that neither side was preferred
+# words that say that neither side was preferred
 EVEN = re.compile(
     "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
     "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
@@ -102,7 +102,7 @@ TURNED = {"a": "b", "b": "a", "tie": "tie"}
 
 
 def folded(text: str) -> str:
-    """Return a column name in lower case, without its legend, and with underscores between words and numbers.
+    """Normalize a column name: lower case, no legend, and underscores between words and numbers.
 
     Examples
     --------
@@ -112,17 +112,17 @@ def folded(text: str) -> str:
     return _fold(text) if len(text) > LONGEST_LEGEND else _fold_name(text)
 
 
-# A long text is split into pieces of ASCII characters followed by at most 100 other characters.
-# An ASCII character never combines with the character before it, so the text may be split before it.
+# The pieces of a long text are ASCII characters followed by at most 100 other characters. Splitting a text before an
+# ASCII character is safe, because such a character never combines with the previous character.
 _PIECES = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{1,100}|[\x00-\x7f]+")
 
 
 def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
-    r"""Return the text in a Unicode normalization form.
+    r"""Convert a text to a Unicode normalization form.
 
     A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
-    length. No language has sequences of more than 100 combining marks; in longer sequences, the function may leave the
-    order of the marks unchanged.
+    length. No language uses more than 100 combining marks in a row. In longer sequences, the function may leave the
+    marks in their original order.
 
     Examples
     --------
@@ -143,15 +143,15 @@ _fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares every name 
 
 
 def without_legend(name: str) -> str:
-    """Remove the legend of a column's values from the column's name, and return the shorter name.
+    """Remove the legend of a column's values from the column's name.
 
-    A name longer than `LONGEST_LEGEND` is returned unchanged, because the search for a legend would take too long.
+    A name longer than `LONGEST_LEGEND` is returned unchanged, because searching it for a legend would take too long.
     """
     return LEGEND.sub("", name) if len(name) <= LONGEST_LEGEND else name
 
 
 def has_word(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether one of the words in a column name matches ``words``."""
+    """Return whether any word in a column name matches ``words``."""
     return any(map(words.fullmatch, folded(name).split("_")))
 
 
@@ -162,22 +162,22 @@ _NUMBER_OF_PEOPLE = re.compile(
 
 
 def is_number_of_people(name: str) -> bool:
-    """Return whether a column name stands for the number of annotators, as ``No. of raters`` does."""
+    """Return whether a column name such as ``No. of raters`` stands for the number of annotators."""
     return _NUMBER_OF_PEOPLE.fullmatch(folded(name)) is not None
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
-    """Return the columns whose names contain a word such as "rater", because these columns may hold the annotators."""
+    """Return columns that may hold the annotators, because their names contain a word such as "rater"."""
     names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
     return [name for name in names if not is_number_of_people(name)]
 
 
 def is_called_like_people(name: str) -> bool:
-    """Return whether a word in a column name may mean the annotator."""
+    """Return whether any word in a column name may stand for the annotator."""
     return bool(like_annotators([name])) or has_word(name, PEOPLE)
 
 
-# words that may stand next to a side in a label; "not" is not among these words, as the label "not a" names no side
+# words that may stand next to a side in a label; "not" is excluded, because the label "not a" names no side
 _AROUND = re.compile(
     f"{ANSWER}|model|system|vote|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
     "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
@@ -225,7 +225,7 @@ _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
 def side_of_label(label: str) -> tuple[str, str] | None:
-    """Return the side that a short label names, and the word for the side; see `side_of`."""
+    """Return the side that a short label names, and the word for the side, like `side_of`."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -233,15 +233,15 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     if label.strip() in _SIGNS:
         return _SIGNS[label.strip()]
     if score := _SCORE.fullmatch(label.strip()):
-        # the label gives the points of both sides, which must add up to 1, as in chess
+        # the label gives the points of both sides, which must add up to 1 as in chess
         a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
         return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
     if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
-        # if a question allows several choices, choosing both answers is a tie
+        # if a question allows several choices, the choice of both answers is a tie
         chosen = [*map(side_of_label, several)]
         if len(chosen) == 2 and {one[0] for one in chosen if one} == {"a", "b"}:
             return "tie", ""
-    # a label may begin with a number, which is followed by its meaning, as in "7 - B is much better"
+    # a label may begin with a number and continue with its meaning, as in "7 - B is much better"
     for form in ((whole := folded(label)), whole.lstrip("0123456789").lstrip("_")):
         words = [word.removesuffix("vote") or word for word in form.split("_")]
         left = [word for word in words if not EVEN.fullmatch(word)]
@@ -253,14 +253,14 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# In a row with exchanged sides, the name of the column that marks the row is added to the label, with this ending.
+# In a row with exchanged sides, badpo appends to the label the name of the column that marks the row and this ending.
 EXCHANGED = " exchanged)"
 
 
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
 
 
-# patterns that find the verdict in a judge's text; the most reliable pattern comes first
+# these patterns find the verdict in a judge's text; the most reliable pattern comes first
 _VERDICTS = [
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
@@ -278,7 +278,7 @@ _LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
 
 
 def side_of(label: str) -> tuple[str, str] | None:
-    """Return the side that a label or a judge's text names, and the word for the side; None if no side is named.
+    """Return the side that a label or a judge's text names, and the word for the side; return None if there is no side.
 
     Examples
     --------
@@ -306,19 +306,18 @@ _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 
 
 def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Find numbers and their meanings in a column name; return two lists of (number, meaning) pairs.
+    """Find numbers and their meanings in a column name, as two lists of (number, meaning) pairs.
 
-    The first list is for numbers that precede their meaning, as in ``1 = A is better``. The second list is for numbers
-    that follow their meaning, as in ``A is better = 1``. If the name is longer than `LONGEST_LEGEND`, both lists are
-    empty.
+    In the first list, the numbers precede their meanings, as in ``1 = A is better``. In the second list, the numbers
+    follow their meanings, as in ``A is better = 1``. If the name is longer than `LONGEST_LEGEND`, both lists are empty.
     """
     if len(name) > LONGEST_LEGEND:
         return [], []
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
-# words that say that a high number prefers the named side, as in the column names "p_a_over_b" and "A is better"
-# _BESIDE_PREFERS also matches words that may stand beside words such as "better", as in "How much better is A?"
+# words that say that high numbers prefer the named side, as in the column names "p_a_over_b" and "A is better"
+# _BESIDE_PREFERS also matches words that may stand next to a word such as "better", as in "How much better is A?"
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
 )
@@ -339,14 +338,14 @@ _VOTED = (
 
 
 def names_vote(name: str) -> bool:
-    """Return whether a column name says that the column holds votes."""
+    """Return whether the name of a column says that it holds votes."""
     return re.search(_VOTED, folded(name)) is not None
 
 
 def direction_of(name: str) -> dict[str, str]:
-    """Return the meaning of the numbers in a column according to its name.
+    """Return what the numbers in a column mean, based on its name.
 
-    The result maps numbers to sides, and ``high`` to the side that a high number prefers. If the name does not explain
+    The result maps numbers to sides, and ``high`` to the side that high numbers prefer. If the name does not explain
     the numbers, the result is empty.
 
     Examples
@@ -370,11 +369,11 @@ def direction_of(name: str) -> dict[str, str]:
     if sides:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
-        # the numbers are a scale if, in ascending order, their sides are "a", "tie", "b" or "b", "tie", "a"
+        # the numbers are a scale if their sides in ascending order are "a", "tie", "b" or "b", "tie", "a"
         is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
-        # an index is the number of a side, counted from 0, only if the column name also contains a word for votes
+        # an index numbers the sides from 0 only if the column name also contains a word for votes
         return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
     words = folded(name).split("_")
     at = [i for i, word in enumerate(words) if word in SIDES or word in SECONDS]
@@ -404,7 +403,7 @@ _HIGH_WINS = re.compile(
 
 
 def which_wins(name: str) -> str:
-    """Return "high" or "low" if a column name says that the higher or the lower number wins; otherwise return "".
+    """Return "high" or "low" if the column name says that the higher or the lower number wins; otherwise return "".
 
     Examples
     --------
@@ -425,7 +424,7 @@ def which_wins(name: str) -> str:
 
 
 def number_of(label: str) -> float:
-    """Return the number that a label such as ``3,5``, ``80 %``, ``4 stars`` or ``★★`` states; NaN for other labels."""
+    """Return the number in a label such as ``3,5``, ``80 %``, ``4 stars`` or ``★★``, or NaN for any other label."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
     if found := re.fullmatch(
         r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
@@ -471,7 +470,7 @@ _DEGREES = {
 
 
 def grade_of(label: str) -> float:
-    """Convert a grade or a degree of agreement in words to a number; return NaN for any other label.
+    """Convert a verbal grade or degree of agreement to a number; return NaN for any other label.
 
     Examples
     --------
@@ -489,7 +488,7 @@ def grade_of(label: str) -> float:
 def graded(labels: Sequence[str]) -> dict[str, float]:
     """Convert labels that are verbal grades, such as "good", to numbers.
 
-    The result is empty if a label is not a grade, or if all labels are converted to the same number.
+    The result is empty if any label is not a grade, or if all labels mean the same number.
     """
     grades = {label: grade_of(label) for label in labels}
     return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
@@ -504,9 +503,9 @@ _WORSE = re.compile(
 def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
     """Return the side of each label if the labels for the two sides differ only in the word for the side.
 
-    The other words in a label may be in any language. A label without a word for a side is a tie. The result is empty
-    for labels that do not mirror each other, such as people's codes or group names, and for fewer than ``fewest``
-    labels.
+    The other words of the labels may be in any language. A label without a word for a side is a tie. The result is
+    empty for labels that do not mirror each other, such as codes of people or names of groups, and for fewer than
+    ``fewest`` labels.
 
     Examples
     --------
@@ -524,7 +523,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
         is_name = any(re.fullmatch(PERSON, word) for word in others) or re.fullmatch(
             r"[^\W\d]+[-_ ]?\d+", label
         )
-        # a label such as "c" means a third answer, so it is not a tie
+        # a label such as "c" means a third answer, not a tie
         if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
             return {}
         side = ("a" if named[0] in SIDES else "b") if named else "tie"
@@ -535,7 +534,7 @@ def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
 
 
 class RatingScale(NamedTuple):
-    """A rating scale: its ends, its middle (a tie), and the side that a high rating prefers, or "" if unknown."""
+    """A rating scale: its ends, its middle (a tie), and the side that high ratings prefer ("" if unknown)."""
 
     low: float
     middle: float
@@ -544,12 +543,12 @@ class RatingScale(NamedTuple):
 
 
 def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
-    """Return the scale of labels that are ratings; None for labels that are not ratings.
+    """Return the scale of ratings; return None for labels that are not ratings.
 
     ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If ``told`` names no tie,
-    0 is the tie on a scale with negative numbers; on any other scale, the middle of the scale is the tie. Labels also
-    count as ratings if ``told`` lacks a meaning for four or more of their numbers, for a number below -1, or for three
-    evenly spaced numbers with a step other than 1.
+    the tie is 0 on a scale with negative numbers and the middle of any other scale. Labels also count as ratings if
+    ``told`` gives no meaning to at least four of their numbers, to a number below -1, or to three evenly spaced numbers
+    with a step other than 1.
 
     Examples
     --------
@@ -566,7 +565,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
-    # the smallest and the largest number in a legend are the ends of the scale, even if no cell has these numbers
+    # the smallest and largest numbers in a legend are the ends of the scale, even if no cell has them
     legend = [number for number in map(number_of, ends) if math.isfinite(number)]
     low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
@@ -583,17 +582,17 @@ def side_told(
     scale: RatingScale | None,
     are_places: bool,
 ) -> tuple[str, str]:
-    """Return the side that a label names and how it names the side (``name`` or ``order``); two empty texts otherwise.
+    """Return the side that a label names and how it names this side, or two empty texts if it names no side.
 
-    The second value is ``name`` if the label names the response, and ``order`` if the label names only the position of
-    the response, such as left. ``columns`` are the names of the two columns of responses. ``are_places`` is True if the
-    numbers among the labels are 1 and 2.
+    The second value is ``name`` if the label names the response, and ``order`` if it names only the position of the
+    response, such as left. ``columns`` are the names of the two columns of responses. ``are_places`` is True if 1 and 2
+    are the only numbers among the labels.
     """
     own, number, form = label.strip().casefold(), number_of(label), folded(label)
     if label in told or own in TURNED:
         return told.get(label, own), "name"
     is_called = [form == column or form in column.split("_") for column in columns]
-    # if the answer columns are numbered from 0, a label that is a number is the name of an answer
+    # if the answer columns are numbered from 0, a numeric label is the name of an answer
     is_from_0 = "0" in columns[0].split("_")
     if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
         return "ab"[is_called.index(True)], "name"
@@ -606,17 +605,16 @@ def side_told(
 
 
 def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | None) -> dict[str, str]:
-    """Return a proposed meaning for each ambiguous label; the user has to confirm the meanings.
+    """Propose a meaning for each ambiguous label; the user must confirm the meanings.
 
-    Meanings are proposed for two or three labels, or for the scale of a rating. ``counts`` holds the number of rows
-    with each label, the most frequent label first. The rarest of three words is proposed as the tie. The rarest of
-    three numbers is proposed as the tie only if the other two numbers are at least twice as frequent. If ``known``
-    includes side a or side b, the function proposes meanings only for a scale and for labels in rows with exchanged
-    sides.
+    The function proposes meanings for two or three labels, or for a rating scale. ``counts`` holds the number of rows
+    with each label, most frequent label first. The rarest of three words is the proposed tie. The rarest of three
+    numbers is the proposed tie only if each of the other numbers is at least twice as frequent. If ``known`` includes
+    side a or side b, the function proposes meanings only for a scale and for labels in rows with exchanged sides.
     """
     labels = [*counts]
     if scale and not scale.high:
-        # the high end of a scale usually prefers the second answer, but a high share usually prefers the first answer
+        # high ratings on a scale usually prefer the second answer, but high shares usually prefer the first answer
         return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
@@ -668,7 +666,7 @@ PAIR = ("prompt", "response_a", "response_b")
 TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
 
 
-# Names of the vote columns in a table that has no column "winner".
+# Names of vote columns in tables without a column "winner".
 ANSWERS = (
     "rating",
     "rating_a",
@@ -681,10 +679,10 @@ ANSWERS = (
 )
 
 
-ANSWERS_HERE = "\n\nAssistant:"  # mark before an answer in a conversation that is one text
+ANSWERS_HERE = "\n\nAssistant:"  # marker before an answer in a conversation stored as one text
 
 
-# Names of columns in a table with one answer per row.
+# Names of columns in tables with one answer per row.
 OF_ONE_ANSWER = ("response", "rank")
 
 
@@ -695,10 +693,10 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Map the name of each column with a value for the first side to the column with the value for the second side.
+    """Pair the columns that have a value for each side: map the first side's column to the second side's column.
 
-    Each name contains ``a`` or ``b``, or ``chosen`` or ``rejected``, as a part that is separated by underscores.
-    Columns of identifiers are left out.
+    Each name has ``a`` or ``b``, or ``chosen`` or ``rejected``, as one of its parts between underscores. Columns of
+    identifiers are left out.
 
     Examples
     --------
@@ -709,7 +707,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, as labels use SIDES too
+# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which is also for labels
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -733,7 +731,7 @@ OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instructi
 _OF_PERSON = "class|group|team|type|role|cohort|category"
 
 
-# For each of badpo's column names, a pattern for names that a table may use instead.
+# Patterns for the names that a table may use instead of badpo's column names.
 _NAMED = {
     "prompt": PROMPT,
     "response": ANSWER,
@@ -757,7 +755,7 @@ _FILLERS = re.compile(
 )
 
 
-# patterns for additional column names, which are used only if no column name matches the pattern in `_NAMED`
+# patterns for further column names, for use only if no column name matches the pattern in `_NAMED`
 _ELSE = {
     "prompt": (
         "(?:user_)?input|task|conversations?|dialogue?|post|article|document|messages|history|"
@@ -766,7 +764,7 @@ _ELSE = {
 }
 
 
-# words for a number, and words that say what the counted people did, as in the column name n_prefer_a
+# words for a number and words for what the counted people did, as in the column name n_prefer_a
 _NUMBER = "(?:n|num|no|number_of|number|count|counts|anzahl)"
 _CHOSEN_BY = (
     "prefer|prefers|preferred|preferring|chose|chosen|choosing|picked|picks|selected|voted|votes|voters|raters|"
@@ -774,7 +772,7 @@ _CHOSEN_BY = (
 )
 
 
-# Patterns for pairs of columns whose names differ only in the word for the side; {} stands for the word.
+# Patterns for pairs of column names that differ only in the word for the side; {} stands for this word.
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
@@ -807,13 +805,13 @@ _PATH = re.compile(r"^[^./]*\w[./](?=\w)")
 _CLOSE = 0.75
 
 
-_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
+_LONGEST_NAME = 200  # comparing two longer words takes seconds
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
-    """For each of badpo's names in ``wanted``, return the column; a name that could mean two columns is left out.
+    """Return the column for each of badpo's names in ``wanted``; leave out a name that could mean two columns.
 
-    A column with exactly badpo's name takes precedence over a column with another spelling of this name, and both take
+    A column with exactly badpo's name takes precedence over a column with a different spelling of it. Both take
     precedence over a column whose name matches a pattern in `_NAMED`.
     """
     wanted = list(wanted)
@@ -852,27 +850,27 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
             )
     if {"votes_a", "votes_b"} <= {*theirs} and "votes_tie" in wanted and "votes_tie" not in theirs:
         take("votes_tie", [name for name in free if (side_of(name) or ("",))[0] == "tie"])
-    # a column name that is a path, such as data.prompt, is recognised by the part after the first dot or slash
+    # if a column name is a path, such as data.prompt, recognise it by the part after the first dot or slash
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
     ]
     inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
     if inner:
-        # if the names of several columns define which number means which side, no column is recognised as the winner
+        # if several column names say which number means which side, no column is recognised as the winner
         left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
         theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
 
 
 def _without_fillers(form: str) -> str:
-    """Return a folded name without filler words, such as ``answer`` for ``the_answer_text``."""
+    """Remove filler words from a folded name; ``the_answer_text`` becomes ``answer``."""
     return "_".join(word for word in form.split("_") if not _FILLERS.fullmatch(word))
 
 
 def _pairs(
     free: Mapping[str, str], words: Iterable[tuple[str, str]], pattern: str
 ) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for the side."""
+    """Return pairs of columns whose names differ only in the word for the side."""
     by_form = {form: name for name, form in free.items()}
     parts = {form: form.split("_") for form in by_form}
     pairs: list[tuple[str, str]] = []
@@ -881,7 +879,7 @@ def _pairs(
             if first not in parts[form]:
                 continue
             other = "_".join(second if part == first else part for part in parts[form])
-            # skip column names that are only a number, because a program may number unnamed columns
+            # skip numeric column names, because a program may number unnamed columns
             is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
             if is_side and other != form and other in by_form:
                 pairs.append((name, by_form[other]))
@@ -889,7 +887,7 @@ def _pairs(
 
 
 def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for a side; their content does not matter.
+    """Return pairs of columns whose names differ only in the word for a side, whatever they contain.
 
     Examples
     --------
@@ -901,8 +899,8 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=16)  # called once for each column of a table
 def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    # leave out unnamed columns, and columns for numbered people or numbered questions
-    # leave out pairs of columns with a third column of the same kind, such as answers 1 to 3
+    # leave out unnamed columns and columns for numbered people or numbered questions
+    # leave out pairs that have a third column of the same kind, such as answers 1 to 3
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
     pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
@@ -911,7 +909,7 @@ def _pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for the outcome, such as winner and loser.
+    """Return pairs of columns whose names differ only in the word for the outcome, such as winner and loser.
 
     Examples
     --------
@@ -921,7 +919,7 @@ def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
     return _pairs({name: folded(name) for name in names}, _WON, _WITH_SIDE)
 
 
-# pairs of words for the two orders in which a judge saw the answers, such as "original" and "swapped"
+# pairs of words for the two orders in which a judge saw the answers, for example "original" and "swapped"
 _ORDERS = [
     (first, second)
     for first, seconds in {
@@ -935,7 +933,7 @@ _ORDERS = [
 
 
 def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of columns whose names differ only in the word for the order of the answers.
+    """Return pairs of columns whose names differ only in the word for the order of the answers.
 
     Examples
     --------
@@ -947,7 +945,7 @@ def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
     for first, second in _ORDERS:
         word = rf"(?<![^_]){second}(?![^_])"
         for form, name in by_form.items():
-            # the column for the usual order of the answers may have a name without a word such as "original"
+            # the name of the column for the usual order may lack a word such as "original"
             for other in (re.sub(word, first, form), re.sub(rf"_?{word}", "", form)):
                 if other != form and other in by_form:
                     pairs[by_form[other], name] = None
@@ -958,7 +956,7 @@ _NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{PERSON})_")
 
 
 def numbered_answers(found: Iterable[str]) -> dict[str, str]:
-    """Return the columns of three or more answers whose names differ only in an ending such as 1, 2, 3 or a, b, c."""
+    """Return the columns of three or more answers if their names differ only in endings such as 1, 2, 3 or a, b, c."""
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
         kind, _, key = folded(name).rpartition("_")
@@ -969,9 +967,9 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
-    """Return, for each of badpo's names, the column with the most similar name, if the names are similar enough.
+    """Return the column with the most similar name for each of badpo's names, if the names are similar enough.
 
-    Each column is returned for at most one of badpo's names.
+    A column is returned for at most one of badpo's names.
     """
     pairs = [
         (SequenceMatcher(None, name, folded(other)).ratio(), name, other)

@@ -10,19 +10,19 @@ import yaml
 
 from badpo.data.problems import ConfigError
 
-# YAML 1.1 reads 5e-7 and 5.0e7 as text, because a number with an exponent must have a dot and a signed exponent.
+# YAML 1.1 reads 5e-7 and 5.0e7 as text, because numbers in exponent notation need a dot and a signed exponent.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 # A recipe has a few thousand characters. Reading a million characters takes seconds.
 _MOST_CHARACTERS = 200_000
-# Python cannot print a whole number of more than 4,300 digits, which has at least 14,000 bits.
+# Python cannot print integers of more than 4,300 digits, which have at least 14,000 bits.
 _MOST_BITS = 10_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML has no types
     """A YAML loader that reads only plain values and refuses aliases and tags.
 
-    With aliases, a short YAML file could contain billions of values. A tag would change the type of a value.
+    With aliases, a short YAML file could contain billions of values. Tags could change the types of values.
     """
 
     def fetch_alias(self) -> None:
@@ -36,10 +36,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML h
 
 
 def _construct_whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    # YAML 1.1 reads 59:59:59 as a number in base 60, so Python's limit on digits does not apply
+    # YAML 1.1 reads 59:59:59 as a number in base 60, so Python does not apply its limit on digits
     value: int = loader.construct_yaml_int(node)
     if value.bit_length() > _MOST_BITS:
-        raise ValueError(f"a whole number has more than {_MOST_BITS:,} bits")
+        raise ValueError(f"an integer has more than {_MOST_BITS:,} bits")
     return value
 
 
@@ -49,14 +49,14 @@ _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The mapping in a YAML file, and the line number of each key."""
+    """The mapping in a YAML file, with the line number of each key."""
 
     name: str
     values: dict[str, Any]
     lines: dict[tuple[str, ...], int]
 
     def where(self, place: tuple[str, ...]) -> str:
-        """Return the file and the line of a key; if the key has no line, return the line of the block around it."""
+        """Return the file and the line of a key; if the line is unknown, return the line of the enclosing block."""
         for length in range(len(place), 0, -1):
             if place[:length] in self.lines:
                 return f"{self.name}:{self.lines[place[:length]]}"
@@ -66,8 +66,8 @@ class YamlFile:
 def read_yaml(path: str | Path) -> YamlFile:
     """Read a YAML file whose top level is a mapping.
 
-    If the file cannot be read, is not valid YAML or has no mapping at its top level, a `ConfigError` names the file
-    and, if known, the line.
+    If the file cannot be read, is not valid YAML or has no mapping at its top level, raise a `ConfigError` that names
+    the file and, if known, the line.
     """
     path = Path(path)
     try:
@@ -93,14 +93,14 @@ def read_yaml(path: str | Path) -> YamlFile:
     lines: dict[tuple[str, ...], int] = {}
     for place, line in places:
         if place in lines:
-            what = f'"{".".join(place)}" stands here and on line {lines[place]}'
+            what = f'"{".".join(place)}" is set here and on line {lines[place]}'
             raise ConfigError(f"E201 {path.name}:{line}: {what}")
         lines[place] = line
     return YamlFile(path.name, values or {}, lines)
 
 
 def parse_value(text: str) -> Any:
-    """Convert a string to the value that it would have in a recipe: a number, a boolean, None, a list, or a string."""
+    """Convert a string to its value in a recipe: a number, a boolean, None, a list, or a string."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -109,7 +109,7 @@ def parse_value(text: str) -> Any:
 
 
 def _places(node: yaml.Node | None, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the place (a tuple of keys) and the line number of each key of a mapping and each element of a list."""
+    """Yield the keys that lead to each entry of a mapping or element of a list, and the line number of the entry."""
     inside = []
     if isinstance(node, yaml.MappingNode):
         inside = [(str(key.value), key, value) for key, value in node.value]
