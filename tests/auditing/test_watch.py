@@ -132,12 +132,12 @@ def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
 
 
 SENSELESS = {
-    "one attribute or more": ([],),
-    "without repetitions": (["x", "x"],),
+    "one or more distinct attributes": ([],),
+    "distinct attributes": (["x", "x"],),
     "takes names of attributes": ("length:ratio=1.5",),
     "alpha": (["x"], 0),
     "above 0": (["x"], 0.05, [0.0]),
-    "needs a unit": (["x"], 0.05, [1.0, 1.0]),
+    "one finite number above 0": (["x"], 0.05, [1.0, 1.0]),
 }
 
 

@@ -175,7 +175,7 @@ def _reveals_few(own: Array, signed: Array) -> bool:
     if not len(own):
         return False
     three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
-    # Every group of people with a nonzero sum contains a person with a nonzero value, so groups bound people from below.
+    # Every group of people with a nonzero sum contains at least one person with a nonzero value.
     starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
     sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
     n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)

@@ -52,14 +52,14 @@ def split_bound(text: str) -> tuple[str, ...]:
 
 
 class AuditedTable(TypedDict, total=False):
-    """The source and the number of annotators of an audit that a folder contains; empty without an audit."""
+    """Source of the votes and number of annotators of an earlier audit; empty if the folder has no audit."""
 
     source: str
     n_annotators: int
 
 
 def read_audited_table(folder: Path) -> AuditedTable:
-    """Return the audit's source and number of annotators from a folder; the result is empty if no audit can be read."""
+    """Read an earlier audit's source and number of annotators from a folder; empty if the audit cannot be read."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
@@ -72,7 +72,7 @@ def _refuse_bound(text: str, wanted: str, known: Collection[str]) -> NoReturn:
 
 
 def audit_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder that the audit is written into; raise `ConfigError` if a file has this name."""
+    """Return the output folder of the audit; raise `ConfigError` if a file with the folder's name exists."""
     refuse_other_types(folder=path)
     folder = Path(path).expanduser()
     if os.path.lexists(folder) and not folder.is_dir():
@@ -99,16 +99,16 @@ class AuditResult:
     Attributes
     ----------
     summary : dict
-        The content of ``audit.json``: everything except the tables with one row per annotator, as plain values.
-        Counts and estimates are exact, so readers may derive the votes of individual annotators. Treat it as personal
-        data.
+        Content of ``audit.json`` as plain Python values: everything except the tables with one row per annotator.
+        Counts and estimates are exact, so readers may be able to derive the votes of individual annotators. Treat the
+        summary as personal data.
     annotators : DataFrame
-        One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
-        columns. The table describes individual people: treat it as personal data.
+        One row for each annotator and attribute, sorted by annotator; `docs/audit.md` explains the columns. The table
+        describes individual people. Treat the table as personal data.
     reread : DataFrame
-        The judgments with the strongest evidence for each flag, with their texts. Treat it as personal data.
+        Judgments with the strongest evidence for each flag, with the texts. Treat the table as personal data.
     pairs : list of dict
-        For each attribute, a short excerpt of the pair of answers that illustrates the bias best.
+        For each attribute, short excerpts of the pair of responses that illustrates the bias best.
 
     Examples
     --------
@@ -124,17 +124,17 @@ class AuditResult:
 
     @property
     def attributes(self) -> pd.DataFrame:
-        """One row for each attribute with the pool's log-odds and intervals; nested values are left out."""
+        """One row for each attribute with the pool's log-odds and intervals, without nested values."""
         table = pd.DataFrame(self.summary["attributes"])
         return table[[name for name in table if not table[name].map(type).isin([dict, list]).any()]]
 
     @property
     def pool(self) -> pd.DataFrame:
-        """One row for each attribute: votes whose sides differ, win rate, log-odds, and tau.
+        """One row for each attribute: number of votes whose sides differ, win rate, log-odds, and tau.
 
-        ``ci_low`` and ``ci_high`` are the confidence interval of ``log_odds``; ``tau_low`` and ``tau_high`` are the
-        interval of ``tau``, which is estimated from all annotators with an estimate. ``n_estimated`` annotators have
-        enough votes for an individual estimate.
+        ``ci_low`` and ``ci_high`` are the limits of the 95 % confidence interval of ``log_odds``; ``tau_low`` and
+        ``tau_high`` are the limits for ``tau``. ``n_estimated`` is the number of annotators with enough votes for an
+        individual estimate.
         """
         pool = self.summary["pool"]
         rows = [
@@ -156,10 +156,10 @@ class AuditResult:
         return pd.DataFrame(rows).set_index("attribute").astype(dict.fromkeys(estimates, float))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
-        """Draw the report's shareable chart, which shows how often the response with each attribute wins.
+        """Draw the shareable chart of the report: how often the response with each attribute wins.
 
-        A notebook displays the returned picture; ``path`` names an SVG file to write. The method raises `ConfigError`
-        if so few people voted that the report withholds every attribute.
+        Notebooks display the returned picture. If ``path`` is given, the method also writes an SVG file. If the report
+        withholds every attribute because too few people voted, the method raises `ConfigError`.
         """
         from badpo.results.audit_page import draw_bias_figure, shareable
 
@@ -169,7 +169,7 @@ class AuditResult:
             raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {remedy}")
         figure = draw_bias_figure(shareable(self.summary))
         if figure is None:
-            few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of the two sides"
+            few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of the sides"
             raise ConfigError(f"there is no shareable chart: {few}; the figures are in .pool")
         chart = picture(figure.panels[0][1])
         if path is not None:
@@ -178,7 +178,7 @@ class AuditResult:
 
     @property
     def checks(self) -> Checks:
-        """The audit's checks: the choice of the estimator, the assignment of comparisons, components, and anchors."""
+        """Checks of the audit: estimator, assignment of comparisons, groups of annotators, anchors and reliability."""
         return self.summary["checks"]
 
     @property
@@ -187,12 +187,12 @@ class AuditResult:
         return self.summary["warnings"]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the summary atomically, to a file that only its owner can read."""
+        """Write the summary atomically to a file that only its owner can read."""
         text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
         _write_text(path, f"{text}\n", private=True)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the shareable report page: one file that needs no network and no script."""
+        """Write the shareable report page, a single file without scripts that works offline."""
         _write_text(path, self._html())
 
     def people_to_html(
@@ -207,12 +207,12 @@ class AuditResult:
         _write_text(path, people_html(self.summary, self.annotators, names), private=True)
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the audit into a folder, and create the folder if needed.
+        """Write the audit to a folder, and create the folder if needed.
 
-        ``report.html`` may be shared. All files of an audit except the report are about individual people, and only
-        their owner can read them. The new files replace the files of an earlier audit, and earlier pages and tables
-        about individual people are removed. ``audit.json`` is removed first and written last, so a folder with
-        ``audit.json`` contains one complete audit.
+        ``report.html`` may be shared. All other files of an audit are about individual people, and only the owner of
+        the files can read them. The method replaces the files of an earlier audit, and removes earlier pages and tables
+        about individual people. ``audit.json`` is removed first and written last, so a folder with ``audit.json``
+        contains one complete audit.
 
         Returns
         -------
@@ -223,14 +223,14 @@ class AuditResult:
 
         folder = audit_folder(folder)
         with locked(folder, wait=True), ExitStack() as files:
-            # the .gitignore keeps data about individual people out of git; a folder with other files is left unchanged
+            # .gitignore keeps data about individual people out of git; a folder with other files gets no .gitignore
             if all(path.name.endswith("-.gitignore") for path in folder.glob("*")):
                 write_atomically(folder / ".gitignore", b"*\n", private=True)
 
             def start(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
 
-            # The file that is created first gets its final name last, after all other files have been written.
+            # The file created first is renamed last, after all other files have been written.
             self.to_json(start(SUMMARY_FILE))
             self.to_html(start(REPORT_FILE))
             write_csv(self.annotators, start(ANNOTATORS_CSV))
@@ -240,9 +240,9 @@ class AuditResult:
         return folder / REPORT_FILE
 
     def beyond(self, bounds: Sequence[str]) -> list[str]:
-        """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figures and intervals.
+        """Return a message for each of the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds.
 
-        A bound names an attribute and one of its figures in the parts ``attributes`` and ``pool`` of audit.json.
+        A bound names an attribute and a figure of this attribute in the parts ``attributes`` or ``pool`` of audit.json.
         Log-odds are infinite if all votes are for one side. If a bound names an attribute or a figure that the audit
         does not contain, the method raises `ConfigError`.
         """
@@ -278,8 +278,8 @@ class AuditResult:
         return audit_html(self.summary)
 
     def _repr_html_(self) -> str:
-        """Show the report page in an iframe, so that the page's style does not change the notebook."""
-        # The base URL makes links within the page lead to the page rather than to the notebook.
+        """Show the report page in an iframe, so that the style of the page does not affect the notebook."""
+        # With this base URL, links within the page lead to the page instead of the notebook.
         inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
         page = html.escape(inside, quote=True)
         return (

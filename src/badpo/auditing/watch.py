@@ -1,4 +1,4 @@
-"""Audit votes sequentially as they arrive, with an error rate that holds at any number of looks."""
+"""Audit votes as they arrive, with a false discovery rate that holds at any number of looks."""
 
 from __future__ import annotations
 
@@ -35,28 +35,30 @@ from badpo.estimation.significance import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# An annotator's evidence joins three kinds of log-likelihood ratios, which end at these positions.
+# An array of evidence contains three kinds of log-likelihood ratios, which end at these positions.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
-_WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
+_WHEN_TO_CLOSE = "close a comparison only after its last vote; give later votes a new comparison id"
 
 
 class AuditMonitor:
-    """Sequential test (an e-process) for each annotator and attribute, updated with each closed comparison.
+    """Sequential test (e-process) for each annotator and attribute, updated with each closed comparison.
 
-    At any number of looks, the false discovery rate is at most alpha for all flags, for the flags with the reading
-    "bias", and for the unreliable annotators. The guarantee fails if somebody closes a comparison because of its votes.
+    The false discovery rate is at most alpha for all flags, for the flags with the reading "bias", and for the
+    unreliable annotators, no matter how often the flags are inspected. The guarantee fails if the decision to close a
+    comparison depends on its votes.
 
     Parameters
     ----------
     attributes : sequence of str
-        Names, in the order of the columns of delta.
+        Names of the attributes, in the order of the columns of delta.
     alpha : float
         False discovery rate of the flags.
     units : sequence of float, or None
-        Size of a unit of each attribute; the default is 1. The unit may depend on the texts but not on the votes.
+        Unit of each attribute, by default 1. A unit may depend on the texts but not on the votes.
     definitions : sequence of mapping, or None
-        Definitions of the attributes as JSON. The state keeps the definitions, so that a caller can compare them.
+        Definitions of the attributes as JSON. The saved state contains the definitions, so that callers can compare
+        them.
 
     Examples
     --------
@@ -78,20 +80,24 @@ class AuditMonitor:
         self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(several)
         for name in names if definitions is None else ():
             if not isinstance(name, str) or name.partition(":")[0] in {*ATTRIBUTES} - {name}:
-                takes = 'a monitor takes names of attributes, such as "length", and measured differences'
-                raise ConfigError(f"{takes}; badpo.auditing.watch.watch measures attributes")
+                takes = (
+                    'AuditMonitor takes names of attributes, such as "length", and measured differences'
+                )
+                raise ConfigError(f"{takes}; to measure attributes, use badpo.auditing.watch.watch")
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
         if not names or len(set(names)) < len(names):
-            raise ConfigError(f"a monitor needs one attribute or more, without repetitions; got {names}")
+            raise ConfigError(f"AuditMonitor needs one or more distinct attributes; got {names}")
         if not 0 < self.alpha < 1:
-            raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
+            raise ConfigError(f"alpha must be above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
-            raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
-        # The evidence about each annotator is an array with one row per attribute.
-        # Each row contains three kinds of log-likelihood ratios and the number of informative votes.
-        # The first kind of ratio tests whether the annotator votes like the co-voters.
-        # The second kind of ratio tests for random responding, and the third kind for low reliability.
+            raise ConfigError(
+                f"units must contain one finite number above 0 for each attribute; got {self.units}"
+            )
+        # `_evidence` maps each annotator to an array with one row per attribute.
+        # Each row of evidence contains three kinds of log-likelihood ratios and the number of informative votes.
+        # The first kind of log-likelihood ratio tests whether the annotator votes like the co-voters.
+        # The second kind tests whether the annotator responds at random, and the third kind tests for low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -104,7 +110,7 @@ class AuditMonitor:
         ----------
         comparison_id : str
         annotators : sequence of str
-            Pseudonym of each vote's annotator. Only the first vote of an annotator counts.
+            Pseudonym of the annotator of each vote. Only the first vote of each annotator counts.
         sign : array of shape (n_votes,)
             +1 for a vote for a, -1 for a vote for b.
         delta : array of shape (n_votes, n_attributes) or (n_attributes,)
@@ -113,7 +119,7 @@ class AuditMonitor:
         Raises
         ------
         DataError
-            E420 if the comparison was already added with other votes; the monitor does not change.
+            E420 if the comparison was already added with different votes. The monitor then remains unchanged.
         ValueError
             If the shapes do not match.
         """
@@ -121,12 +127,12 @@ class AuditMonitor:
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
         if any(map(pd.isna, annotators)):
             raise ValueError(f"{where}: an annotator has no id")
-        annotators = [*map(str, annotators)]  # text, as a saved state has them
+        annotators = [*map(str, annotators)]  # a saved state has annotator ids as text
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
-            raise ValueError(f"{where}: each annotator needs a sign, +1 or -1")
+            raise ValueError(f"{where}: sign must be +1 or -1 for each annotator")
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
-            needed = f"finite numbers of shape {shape} or {shape[1:]} are needed"
-            raise ValueError(f"{where}: delta has the shape {delta.shape}, but {needed}")
+            needed = f"expected an array of finite numbers with shape {shape} or {shape[1:]}"
+            raise ValueError(f"{where}: delta has the shape {delta.shape}; {needed}")
         names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
         key, votes = _digest(comparison_id, 8), _votes_digest(names.tolist(), sign[first])
         if self._seen.get(key, votes) != votes:
@@ -147,12 +153,12 @@ class AuditMonitor:
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
     def has_seen(self, comparison_id: str) -> bool:
-        """Whether the monitor has the votes of a comparison."""
+        """Whether the votes of this comparison have been added to the monitor."""
         return _digest(comparison_id, 8) in self._seen
 
     @property
     def n_comparisons(self) -> int:
-        """Number of comparisons in the monitor."""
+        """Number of comparisons that have been added to the monitor."""
         return len(self._seen)
 
     def table(self) -> pd.DataFrame:
@@ -161,14 +167,14 @@ class AuditMonitor:
         Returns
         -------
         DataFrame
-            ``annotator``, ``attribute``; ``n_informative``: number of votes on comparisons that differ in the
-            attribute and are not unanimous; ``e_value``: evidence against the hypothesis that the annotator votes
-            like the co-voters; ``toward``: "more" or "less" of the attribute than the co-voters, the direction of the
-            evidence; ``flag``: significant among all annotators and attributes (e-BH); ``reading`` of a flag: "lean"
-            (bias, which random responding does not explain), "reliability" (low reliability) or "open" (either).
-            ``e_unreliable``: evidence against the hypothesis that the annotator is as reliable as the co-voters, from
-            comparisons whose sides do not differ; ``unreliable``: significant by ``e_unreliable``. Both are equal in
-            all rows of an annotator.
+            ``annotator``, ``attribute``; ``n_informative``: number of votes on comparisons that differ in the attribute
+            and are not unanimous; ``e_value``: evidence against the hypothesis that the annotator votes like the
+            co-voters; ``toward``: direction of the evidence, "more" or "less" of the attribute than the co-voters;
+            ``flag``: whether the evidence is significant (e-BH over all annotators and attributes); ``reading`` of a
+            flag: "bias" (random responding does not explain the difference), "reliability" (low reliability) or "open"
+            (either of the two). ``e_unreliable``: evidence against the hypothesis that the annotator is as reliable as
+            the co-voters, from comparisons whose sides do not differ; ``unreliable``: whether ``e_unreliable`` is
+            significant. Both values are the same in all rows of an annotator.
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
@@ -195,9 +201,9 @@ class AuditMonitor:
         return pd.DataFrame(columns, rows).reset_index()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state atomically, as JSON that only this user can read.
+        """Write the state atomically to a JSON file that only the current user can read.
 
-        The state has numbers for each annotator, 24 characters for each comparison and a checksum, but no votes.
+        The state file has numbers for each annotator, 24 characters for each comparison and a checksum, but no votes.
         """
         state = {
             "schema": STATE_SCHEMA,
@@ -212,12 +218,12 @@ class AuditMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
-        """Load a monitor's saved state; further updates give the same results as if the monitor had never been saved.
+        """Load a saved monitor. Further updates give the same results as if the monitor had never been saved.
 
         Raises
         ------
         ConfigError
-            If the file is not the state of a monitor or is damaged.
+            If the file is not a monitor's state, or is damaged.
         """
         place = Path(path).absolute()
         try:
@@ -226,7 +232,8 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # Suggest deleting the file only if it is a state of badpo watch; any other file may be the only copy.
+            # Suggest deleting the file only if badpo watch wrote it; any other file may be the only copy of its
+            # content.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
                 remedy = f": {error}. Name another file, or delete this file to start again"
             raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error
@@ -238,12 +245,12 @@ class AuditMonitor:
 
 
 def _digest(text: str, size: int) -> str:
-    """Hexadecimal digest of ``size`` bytes."""
+    """Return a digest of ``size`` bytes as a hexadecimal string."""
     return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
 def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
-    """Digest of the votes, which depends neither on the order of the votes nor on the order of the responses."""
+    """Return a digest of the votes that depends neither on the order of the votes nor on the order of the responses."""
     votes = sorted(zip(annotators, (sign > 0).tolist(), strict=True))
     return _digest(json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes]), 4)
 
@@ -251,16 +258,15 @@ def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
 # -- the command -------------------------------------------------------------------------------------------------
 
 GUARANTEE = (
-    "The guaranteed error rate holds at any number of looks. The guarantee fails if somebody closes a "
-    "comparison, or adds votes to a comparison, because of its votes."
+    "The guaranteed error rate holds no matter how often you look at the votes. The guarantee fails if the decision to "
+    "close a comparison, or to add votes to a comparison, depends on its votes."
 )
 MEANING = (
-    "A flag says that an annotator votes differently from the co-voters, not that the "
-    "annotator is wrong: if most annotators are biased or respond at random, the others are "
-    "flagged. A bias is a difference that random responding does not explain, but an annotator "
-    "with half the reliability of the co-voters may still seem biased. Reliability is tested on "
-    "comparisons whose sides do not differ, on which a bias toward an undeclared attribute "
-    "may look like low reliability."
+    "A flag says that an annotator votes differently from the co-voters, not that the annotator is wrong. If most "
+    "annotators are biased or respond at random, the other annotators are flagged. A bias is a difference that random "
+    "responding does not explain, but an annotator with half the reliability of the co-voters may still seem biased. "
+    "Reliability is tested on comparisons whose sides do not differ in a declared attribute. On these comparisons, a "
+    "bias toward an undeclared attribute may look like low reliability."
 )
 _READINGS = {
     "bias": "biased",
@@ -271,7 +277,7 @@ _NAMED = 10
 
 
 class FlagRow(TypedDict):
-    """A flagged annotator: the columns of the table of `AuditMonitor`."""
+    """Flagged annotator; the keys are columns of `AuditMonitor.table`."""
 
     annotator: str
     toward: str
@@ -299,11 +305,11 @@ class WatchSummary(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class WatchResult:
-    """Findings from one look at the votes cast so far.
+    """Findings of one call of `watch` on the votes cast so far.
 
     ``summary`` has counts, the flagged annotators of each attribute with the reading of each flag ("bias",
-    "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings. ``table`` is
-    the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
+    "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings. ``table`` has the e-values of all
+    annotators and is the result of `badpo.auditing.watch.AuditMonitor.table`.
     """
 
     summary: WatchSummary
@@ -342,20 +348,19 @@ def watch(
     alpha: float = 0.05,
     **reading: Unpack[ReadingOptions],
 ) -> WatchResult:
-    """Add the comparisons that were closed since the last call to the saved state, and report the flagged annotators.
+    """Update the saved state with the comparisons closed since the last call, and report the flagged annotators.
 
     Parameters
     ----------
     data : anything that `Judgments.read` takes
         All votes so far, or the votes since the last look.
     attributes : Attribute, or text such as "length:ratio=1.5", or several
-        The attributes, which must be equal in every call.
+        Attributes to test. Every call must name the same attributes.
     state : path
-        File of the monitor's state between calls; the first call creates the file.
+        File that keeps the monitor's state between calls. The first call creates the file.
     votes_per_comparison : int or None
-        Number of judgments at which a comparison is closed. A repeated judgment (same annotator, same order of the
-        two responses) does not count. Ties count too. Without ``votes_per_comparison``
-        all comparisons in the table count as closed.
+        Number of judgments that closes a comparison. Ties count, but repeated judgments (same annotator, same order of
+        the two responses) do not. With None, all comparisons in the table count as closed.
     alpha : float
         False discovery rate of the flags.
     **reading
@@ -368,16 +373,16 @@ def watch(
     Raises
     ------
     DataError
-        If the table has errors or has no annotators.
+        If the table has errors or no annotators.
     ConfigError
-        If an option is wrong, or the file is not a state, or the state has other attributes.
+        If an option is wrong, if the file is not a monitor's state, or if the saved attributes are different.
     """
     declared = as_attributes(attributes)
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
             f"votes per comparison must be 2 or more, so that votes can be compared; got {votes_per_comparison}"
         )
-    # The lock is taken before reading, so an annotator deleted in the meantime is in neither table nor state.
+    # The state is locked before the table is read, so a deleted annotator cannot return to the state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
@@ -419,7 +424,7 @@ def watch(
 
 
 def _report_changed_votes(reopened: Sequence[str]) -> Iterator[Problem]:
-    """W420: comparisons have other votes than in an earlier call."""
+    """W420: the votes on some comparisons differ from the votes in an earlier call."""
     if n := len(reopened):
         what = (
             f"{counted(n, 'comparison')} have different votes than in an earlier call; badpo watch ignores the new "
@@ -436,7 +441,7 @@ def _report_equal_votes(table: pd.DataFrame) -> Iterator[Problem]:
 
 
 def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[Problem]]:
-    """Mark the comparisons that have all their votes, and return a warning if ties could not be counted."""
+    """Return a mask of the closed comparisons, and a warning if ties could not be counted."""
     if needed is None:
         return np.ones(judgments.n_comparisons, dtype=bool), []
     both = [judgments] if judgments.ties is None else [judgments, judgments.ties]
@@ -450,14 +455,16 @@ def _find_closed(judgments: Judgments, needed: int | None) -> tuple[Bools, list[
         return is_closed, []
     what = (
         f"{counted(n_unknown, 'tie')} could not be counted toward the votes of a "
-        "comparison, because the file has only the number of its ties; comparisons with a tie may stay open"
+        "comparison, because the file has only a total number of ties; comparisons with ties may stay open"
     )
-    remedy = "give badpo watch the table that was imported, which still has the rows with ties"
+    remedy = (
+        "run badpo watch on the original table, before the import, which still has the rows with ties"
+    )
     return is_closed, [Problem("W421", what, "column winner", remedy, n_unknown)]
 
 
 def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
-    """Load the monitor from an earlier call, or create a new monitor."""
+    """Load the monitor that an earlier call saved, or create a new monitor."""
     names, definitions = judgments.attribute_names, [dict(one.config) for one in judgments.attributes]
     if not state.exists():
         # The unit of a continuous attribute is the root mean square of its nonzero differences.
@@ -472,14 +479,14 @@ def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonit
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:
             raise ConfigError(
-                f"{state} was created with other {name}: {before}, now {after}. A setting that is chosen after "
-                "looking at votes invalidates the error rate. Keep the setting, or name another state file"
+                f"{state} was created with other {name}: {before}, now {after}. Choosing a setting after looking "
+                "at votes invalidates the error rate. Keep the earlier setting, or name another state file"
             )
     return monitor
 
 
 def _add_votes(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
-    """Add closed comparisons in the order of their last votes; return ids of known comparisons whose votes changed."""
+    """Add closed comparisons in the order of their last votes; return ids of added comparisons whose votes changed."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
