@@ -247,7 +247,7 @@ def alone(table: pd.DataFrame) -> pd.DataFrame:
 
 
 ODD = {
-    "W125": ("are in 2 groups (12 + 1)", alone),
+    "W125": ("fall into 2 groups (12 + 1)", alone),
     "W128": ("a was always shown first", lambda table: table.assign(shown_first="a")),
     "W430": ("all annotators chose the same side", LITTLE["unanimous"]),
     "W431": (

@@ -98,7 +98,7 @@ def test_scopes_and_thresholds():
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
     assert sides == [1.0, -1.0, None]
     assert PythonFunction("x", Judgments.read).config["function"].endswith("judgments:Judgments.read")
-    with pytest.raises(ConfigError, match="the prompt is the first argument"):
+    with pytest.raises(ConfigError, match="the first argument of the function must be the prompt"):
         PythonFunction("turned", lambda response, prompt: 0.0)
     with pytest.raises(ConfigError, match="cannot be measured from text"):
         column.measure("", "a", "b")
@@ -154,7 +154,7 @@ def test_the_tokenizer_of_a_folder_is_its_tokenizer_json_alone(tmp_path):
         ({"type": "word_list", "name": "x", "words": "perhaps"}, "needs a list of words"),
         ({"type": "word_list", "name": "x", "words": []}, "at least one word"),
         ({"type": "signature_name", "name": "x", "names": ["Emily", ""]}, "no word may be empty"),
-        ({"type": "python_function"}, "only be declared in Python, or by --attribute-file"),
+        ({"type": "python_function"}, "only in Python or with --attribute-file"),
     ],
 )
 def test_wrong_configurations_say_what_is_wrong(config, message):

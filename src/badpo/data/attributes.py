@@ -1,7 +1,7 @@
-"""Attributes: the class for declared attributes, the built-in attributes, and attributes from a configuration.
+"""The class `Attribute`, the built-in attributes, and functions that create attributes from a configuration.
 
-For each judgment, an attribute defines the difference ``d = g(a) - g(b)`` between the attribute's values for responses
-a and b. The scope of an attribute defines the arguments of its function ``measure``:
+For each judgment, an attribute defines a difference ``d = g(a) - g(b)``, where ``g`` is the value that the attribute
+has for a response. The scope of an attribute determines which arguments its function ``measure`` takes:
 
 ``response``
     ``measure(prompt, response) -> g``.
@@ -56,8 +56,8 @@ class Attribute:
     name : str
     scope : "response", "pair" or "judgment"
     measure : callable
-        Function that measures the attribute. The module's docstring has its arguments. Responses and prompts are plain
-        text.
+        Function that measures the attribute. The module's docstring lists the function's arguments. Responses and
+        prompts are plain text.
     continuous : bool
         False for 0/1 attributes.
     threshold : float
@@ -84,16 +84,16 @@ class Attribute:
 
     @property
     def is_position(self) -> bool:
-        """Whether the attribute is the position (which side was shown first); a vote need not record the position."""
+        """Whether the attribute records which side was shown first; some votes may lack this information."""
         return self.config.get("type") == "position"
 
 
-# type of an argument that declares one or more attributes; `as_attributes` converts it to a tuple of `Attribute`
+# type of the arguments that declare attributes; `as_attributes` converts such an argument to a tuple of `Attribute`
 Attributes = Attribute | str | Config | Iterable[Attribute | str | Config]
 
 
 def plain_text(response: Text) -> str:
-    """Return the text of a response: the text itself, or the assistant's text in a list of chat messages.
+    """Return a response as plain text; for a list of chat messages, join the assistant's messages.
 
     Parameters
     ----------
@@ -103,8 +103,8 @@ def plain_text(response: Text) -> str:
     Returns
     -------
     str
-        The contents of the assistant's messages, joined by newlines. If there is no message of the assistant, as in a
-        prompt, the contents of all messages.
+        The contents of the assistant's messages, joined by newlines. If there is no message from the assistant, as in a
+        prompt, the contents of all messages are joined.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def plain_text(response: Text) -> str:
 
 
 def function_path(function: Any) -> str:
-    """Return the module and the name of a user's function or object, as ``module:name``."""
+    """Return the module and name of a user's function or object as ``module:name``."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
@@ -129,10 +129,10 @@ def function_path(function: Any) -> str:
 
 
 def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
-    """The markedly longer response: 1 for the side with at least ``ratio`` times as many words as the other side.
+    """1 for the markedly longer response, which has at least ``ratio`` times as many words as the other response.
 
-    `word_count` counts the words, and an empty text counts as one word. If neither response has ``ratio`` times as many
-    words as the other response, the values are (0, 0). The attribute is defined in BA-DPO, appendix `app:multipref`.
+    `word_count` counts the words, and an empty text counts as one word. If neither response has at least ``ratio``
+    times as many words as the other, both values are 0. The attribute is defined in BA-DPO, appendix `app:multipref`.
 
     Examples
     --------
@@ -152,9 +152,9 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
 
 
 def word_count(text: str) -> int:
-    """Count the words of a text: words between spaces, and each letter of a script without spaces as one word.
+    """Count the words in a text; in a script without spaces, each letter counts as one word.
 
-    The scripts without spaces are Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Burmese and Khmer.
+    The scripts written without spaces are Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Burmese and Khmer.
 
     Examples
     --------
@@ -178,8 +178,8 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     """Number of words divided by ``unit``; a judgment is cross-group if the sides differ by more than ``threshold``.
 
     `word_count` counts the words. The threshold is in the same unit as the attribute. Theta is the bias per unit: with
-    ``unit=100``, theta is the bias per hundred words. The bias term's default learning rate is chosen for a theta per
-    hundred words, not for a theta per word.
+    ``unit=100``, theta is the bias per hundred words. The bias term's default learning rate assumes that theta is the
+    bias per hundred words, not per word.
 
     Examples
     --------
@@ -192,10 +192,10 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
 def LengthTokens(
     tokenizer: Any, threshold: float, unit: float = 1.0, name: str = "length_tokens"
 ) -> Attribute:
-    """Number of tokens divided by ``unit``, without special tokens; see `LengthWords` for threshold and unit.
+    """Number of tokens divided by ``unit``; special tokens do not count, and `LengthWords` explains the parameters.
 
-    ``tokenizer`` is a tokenizer of transformers, a function from a text to a sequence of tokens, or the folder or the
-    Hub name of a model with a ``tokenizer.json``. The tokenizer's file is read when the first text is measured.
+    ``tokenizer`` is a transformers tokenizer, a function that splits a text into a sequence of tokens, or the folder or
+    Hub name of a model with a ``tokenizer.json``. The file ``tokenizer.json`` is read when the first text is measured.
 
     Examples
     --------
@@ -360,8 +360,8 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 def Regex(name: str, pattern: str) -> Attribute:
     r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
-    The search for a pattern with nested repetitions can take very long. If the operating system has timers and the
-    search runs in the main thread, the search of one text stops with a `ConfigError` after ten seconds.
+    A search for a pattern with nested repetitions can take a very long time. In the main thread of a system with
+    timers, a search that takes more than ten seconds on one text raises a `ConfigError`.
 
     Examples
     --------
@@ -387,8 +387,8 @@ def Regex(name: str, pattern: str) -> Attribute:
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
         raise ConfigError(
-            f'attribute "{name}": the regular expression {pattern!r} was searched for {_REGEX_SECONDS} seconds in one '
-            "text; write it without repetitions inside of repetitions"
+            f'attribute "{name}": the regular expression {pattern!r} takes more than {_REGEX_SECONDS} seconds on one '
+            "text; rewrite it without nested repetitions"
         )
 
     return _of_text("regex", name, is_found, pattern=pattern)
@@ -399,9 +399,9 @@ def Column(
 ) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
-    All votes on a comparison must have the same numbers in the two columns. If a row has the two responses in the
-    opposite order, the responses and the two numbers are exchanged. If ``continuous`` is not given, it is True for a
-    threshold above 0.
+    All votes on a comparison must have the same numbers in the two columns. If a row lists the two responses in the
+    opposite order, both the responses and their numbers are exchanged. By default, ``continuous`` is True if the
+    threshold is above 0.
 
     Examples
     --------
@@ -432,8 +432,8 @@ def Column(
 def Position(name: str = "position") -> Attribute:
     """+1 if response a was shown first, -1 if response b was; missing if the vote does not record the position.
 
-    The shared bias of this attribute is the pool's bias toward the side shown first. The attribute needs the column
-    ``shown_first``.
+    The shared bias estimated for the position is the pool's bias toward the side shown first. The attribute needs the
+    column ``shown_first``.
 
     Examples
     --------
@@ -455,10 +455,10 @@ def PythonFunction(
     threshold: float = 0.0,
     continuous: bool = False,
 ) -> Attribute:
-    """Make an attribute from your own function; its scope defines the arguments and the result (see the module).
+    """Make an attribute from your own function; ``scope`` determines the function's arguments and its result.
 
-    An attribute with your own function can only be declared in Python, because a configuration file must not name code
-    to run.
+    The module's docstring lists the arguments for each scope. An attribute that uses your own function can be declared
+    only in Python, because a configuration file must not name code to run.
 
     Examples
     --------
@@ -472,7 +472,7 @@ def PythonFunction(
     except (TypeError, ValueError):  # functions that are written in C may have no signature
         arguments = []
     if scope != "judgment" and "prompt" in arguments[1:]:
-        raise ConfigError(f'attribute "{name}": the prompt is the first argument of its function')
+        raise ConfigError(f'attribute "{name}": the first argument of the function must be the prompt')
     return _attribute(
         "python_function",
         name,
@@ -487,16 +487,16 @@ def PythonFunction(
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """The function that makes a built-in attribute, and the properties of its type."""
+    """The function that creates a built-in attribute, and the properties of the attribute's type."""
 
     make: Callable[..., Attribute]
     example: Config = field(default_factory=dict)  # example parameters
-    is_scanned: bool = False  # whether the audit scans it if it is not declared
-    # if an attribute of a type in `repeats` is declared, the audit does not scan this attribute
+    is_scanned: bool = False  # whether the audit scans the attribute when it is not declared
+    # the audit does not scan the attribute if an attribute of a type in `repeats` is declared
     repeats: tuple[str, ...] = ()
-    is_length: bool = False  # whether it measures the length of answers
-    is_coded: bool = False  # whether it is coded from a name and thus does not describe a person
-    toward: str = ""  # the object of a bias in messages, if this is not the attribute's name
+    is_length: bool = False  # whether the attribute measures the length of answers
+    is_coded: bool = False  # whether it is coded from a name and so does not describe a person
+    toward: str = ""  # what messages call the object of the bias, if not the attribute's name
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -521,14 +521,14 @@ BUILT_IN: dict[str, BuiltIn] = {
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
     "position": BuiltIn(Position, is_scanned=True, toward="the side shown first"),
 }
-# The function for each attribute type in a configuration; `add_attributes` adds the types from a user's file.
+# Maps each attribute type to the function that creates it; `add_attributes` adds the types from a user's file.
 ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}
 
 
 def describe_attributes() -> list[dict[str, str]]:
     """List the known attribute types.
 
-    The list has a dict for each attribute type, with the keys ``type``, ``scope``, ``example`` (as on the command line)
+    Each attribute type is described by a dict with the keys ``type``, ``scope``, ``example`` (as on the command line)
     and ``what`` (a description).
     """
     rows = []
@@ -549,10 +549,10 @@ def describe_attributes() -> list[dict[str, str]]:
 def add_attributes(path: str | Path) -> None:
     """Add the attribute types that a user's Python file defines in its mapping ``ATTRIBUTES``.
 
-    The mapping ``ATTRIBUTES`` has a function for each attribute type. The function has the parameters of the attribute
-    and returns an `Attribute`, such as a `PythonFunction`. A user names the file in an option or in a call, because a
-    recipe or a run folder must not name code to run. An installed package can add attribute types through entry points
-    in the group ``badpo.attributes``.
+    The mapping ``ATTRIBUTES`` contains one function for each attribute type. The function takes the attribute's
+    parameters and returns an `Attribute`, such as a `PythonFunction`. The user must name the file in a command-line
+    option or a function call, because a recipe or a run folder must not name code to run. An installed package can add
+    attribute types through entry points in the group ``badpo.attributes``.
     """
     try:
         own = runpy.run_path(str(path))["ATTRIBUTES"]
@@ -567,7 +567,7 @@ def add_attributes(path: str | Path) -> None:
 
 
 def checked_number(key: str, value: str | float, above: float | None = None) -> float:
-    """Convert a number or its text to a float; raise `ConfigError` if it is not finite or too small.
+    """Convert a value to a float; raise `ConfigError` if the value is not a finite number or is too small.
 
     The float must be greater than ``above``. If ``above`` is None, the float must be at least 0.
     """
@@ -583,7 +583,7 @@ def checked_number(key: str, value: str | float, above: float | None = None) -> 
 
 
 def checked_words(name: str, words: Iterable[str]) -> list[str]:
-    """Return the list of words of the attribute ``name``; raise `ConfigError` if there is no word or an empty word."""
+    """Return the words of the attribute ``name`` as a list; raise `ConfigError` if the list or a word is empty."""
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
     listed = list(words)
@@ -614,7 +614,7 @@ def attribute_from_config(config: Config) -> Attribute:
     kind = parameters.pop("type", None)
     if kind == "python_function":
         what = "an attribute that is a Python function"
-        raise ConfigError(f"{what} can only be declared in Python, or by --attribute-file")
+        raise ConfigError(f"{what} can be declared only in Python or with --attribute-file")
     make = _maker(kind)
     _check_parameters(kind, inspect.signature(make).parameters, parameters)
     attribute = make(**parameters)
@@ -626,8 +626,8 @@ def attribute_from_config(config: Config) -> Attribute:
 def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
     """Convert declared attributes to a tuple of `Attribute`.
 
-    ``declared`` is one attribute or several attributes. Each attribute is given as an `Attribute`, as a configuration,
-    or as a text such as ``"length:ratio=1.5"``.
+    ``declared`` is one attribute or several attributes. An attribute may be an `Attribute`, a configuration, or a
+    string such as ``"length:ratio=1.5"``.
     """
     if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
         declared = [declared]
@@ -682,7 +682,7 @@ def parsed_attribute(text: str) -> dict[str, Parameter]:
 
 
 def parameter(text: str) -> str | int | float | bool:
-    """Convert a text to a number, True or False; return any other text, such as "no" or "on", unchanged."""
+    """Convert a text to a number or a bool if possible; return any other text, such as "no" or "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):
@@ -733,7 +733,7 @@ def _attribute(
 ) -> Attribute:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"the name of an attribute must be text; got {name!r}")
-    # an attribute with the parameter "unit" is a count, and a count is a continuous attribute
+    # an attribute with the parameter "unit" is a count, and counts are continuous attributes
     continuous = parameters.get("continuous", "unit" in parameters)
     threshold = parameters.get("threshold", 0.0)
     config = {"type": kind, "name": name, **parameters}
@@ -748,7 +748,7 @@ def _count(
     unit: float,
     **parameters: str,
 ) -> Attribute:
-    """Make an attribute that counts something in the text of the response and divides the count by a unit."""
+    """Make an attribute that counts something in the response's text and divides the count by ``unit``."""
     unit = checked_number("unit", unit, above=0)
     threshold = checked_number("threshold", threshold)
 
@@ -759,7 +759,7 @@ def _count(
 
 
 def _of_text(kind: str, name: str, test: Callable[[str], object], **parameters: Parameter) -> Attribute:
-    """Make a 0/1 attribute that is measured from the text of the response."""
+    """Make a 0/1 attribute that is measured from the response's text."""
 
     def measure(prompt: str, response: str) -> float:
         return float(bool(test(response)))
@@ -769,7 +769,7 @@ def _of_text(kind: str, name: str, test: Callable[[str], object], **parameters: 
 
 @lru_cache(maxsize=4)
 def _read_tokenizer(name: str) -> Any:
-    """Read the tokenizer.json of a model; this file contains no code, and no other file of the model is read."""
+    """Read a model's tokenizer.json and none of its other files, because tokenizer.json contains no code."""
     from huggingface_hub import hf_hub_download
     from tokenizers import Tokenizer
 

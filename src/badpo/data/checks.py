@@ -1,4 +1,4 @@
-"""Check whether biases can be estimated from judgments, and try attributes on judgments."""
+"""Check whether biases can be estimated from judgments, and try out attributes on judgments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ from badpo.theory.identifiability import annotator_components, separated_annotat
 FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warning (W121)
 SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
 LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
-# W114 reports an annotator with most of the votes, who may be a model or several people.
-# The annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
-# The annotator must have cast more than MANY_MEDIANS times the median number of votes per annotator.
+# W114 reports an annotator with unusually many votes, who may be a model or several people.
+# For W114, the annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
+# For W114, the annotator must also have cast more than MANY_MEDIANS times the median number of votes.
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
@@ -73,8 +73,8 @@ def check(judgments: Judgments) -> list[Problem]:
 def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
     """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each removed attribute.
 
-    If no bias can be estimated, the judgments keep all attributes and the list of warnings is empty; `check` then
-    reports why each bias cannot be estimated.
+    If no bias can be estimated, return the judgments with all attributes and an empty list, because `check` then
+    reports the reasons as errors.
     """
     kept: list[int] = []
     left_out: list[Problem] = []
@@ -89,7 +89,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
                 each,
                 code="W120",
                 what=f"left out, since {each.what}",
-                remedy=f"leave it so, or {each.remedy}",
+                remedy=f"continue without this attribute, or {each.remedy}",
             )
             for each in faults
         ]
@@ -97,7 +97,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
 
 
 def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
-    """Return the judgments with only some of their attributes, which are not measured again."""
+    """Return the judgments with only the attributes ``kept``, without measuring the attributes again."""
     return replace(
         judgments,
         attributes=tuple(judgments.attributes[j] for j in kept),
@@ -107,7 +107,7 @@ def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
 
 
 def _of_pool(judgments: Judgments) -> Iterator[Problem]:
-    """Report the annotators with all or most of the votes, and the annotators who nearly always choose one side."""
+    """Report annotators who cast an unusually large share of the votes or nearly always choose one side."""
     names = judgments.annotators["pseudonym"].to_numpy()
     n_votes = np.bincount(judgments.votes["annotator"], minlength=len(names))
     if not judgments.has_identities or not n_votes.any():
@@ -125,7 +125,7 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
     for k in np.flatnonzero(cast_most & ~is_known):
         what = f"one annotator cast {share[k]:.0%} of the votes; is this annotator a model, or several people?"
         remedy = (
-            'give this annotator an annotator_class of its own ("model" for a model, which is then named), or leave '
+            'give this annotator a separate annotator_class ("model" for a model, whose name is then shown), or leave '
             "out the annotator's rows"
         )
         yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
@@ -136,12 +136,10 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
     always = same & is_mixed & (n_votes >= MANY_VOTES)
     if always.any():
         who = counted(int(always.sum()), "annotator")
-        what = (
-            f"{who} nearly always chose the same side (a or b), whatever the response on this side was"
-        )
+        what = f"{who} nearly always chose the same side (a or b), regardless of the responses"
         remedy = (
-            "leave out the rows of annotators who always choose one side: their bias and reliability are hardly known, "
-            "and several such annotators also affect the estimates of other annotators"
+            "leave out the rows of annotators who always choose one side: their bias and reliability can barely be "
+            "estimated, and several such annotators also affect the estimates for other annotators"
         )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
@@ -149,8 +147,8 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
 def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
     """Report an attribute on which the two sides of a judgment rarely or almost always differ.
 
-    If the two sides never differ on an attribute, the bias toward the attribute cannot be estimated, so the function
-    reports an error instead of a warning.
+    If the two sides never differ on the attribute, the function reports an error instead of a warning, because the bias
+    cannot be estimated.
     """
     where = f'attribute "{attribute.name}"'
     n, n_cross = len(differs), int(differs.sum())
@@ -160,7 +158,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         if attribute.scope == "response" and attribute.columns is None:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
-                what = f"the value is {values[0]:g} for every response of {of_all}, so no bias can be estimated"
+                what = f"the value is {values[0]:g} for every response in {of_all}, so no bias can be estimated"
                 return [Problem("E120", what, where, "check the rule with badpo attributes test", n)]
         what = f"the sides differ{by_more} in 0 of {of_all}; only votes on pairs that differ can show a bias"
         remedy = (
@@ -178,7 +176,9 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
             f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; only the few other votes depend on "
             "quality alone"
         )
-        remedy = "raise the threshold or the ratio of the attribute, so that nearly equal responses count as equal"
+        remedy = (
+            "raise the attribute's threshold or ratio, so that nearly equal responses count as equal"
+        )
         found.append(Problem("W122", what, where, remedy, n_cross))
     if attribute.is_position and judgments.votes["shown_first"].nunique() == 1:
         first = judgments.votes["shown_first"].dropna().iloc[0]
@@ -190,7 +190,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
 
 
 def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> Iterator[Problem]:
-    """Report how many judgments do not record an attribute, and how many annotators never record the attribute."""
+    """Report how many judgments do not record an attribute, and how many annotators have only such judgments."""
     if not missing.any():
         return
     n, annotator = int(missing.sum()), judgments.votes["annotator"].to_numpy()
@@ -210,7 +210,7 @@ def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> I
 def _of_annotators(
     attribute: Attribute, delta: Floats, missing: Bools, judgments: Judgments
 ) -> Iterator[Problem]:
-    """Report annotators whose bias cannot be estimated or cannot be compared with the bias of other annotators."""
+    """Report annotators whose bias cannot be estimated or cannot be compared with other annotators' biases."""
     where = f'attribute "{attribute.name}"'
     names = judgments.annotators["pseudonym"].to_numpy()
     annotator, k = judgments.votes["annotator"].to_numpy(), len(names)
@@ -219,13 +219,13 @@ def _of_annotators(
     without = has_told & ~has_seen
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never judged a pair whose sides differ"
-        remedy = "nothing has to be done: training uses the pool's mean bias for annotators whose bias is unknown"
+        remedy = "no action is needed: training uses the pool's mean bias for annotators whose bias is unknown"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     sign = judgments.votes["sign"]
     one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
-        remedy = "train without per_annotator, because the bias of an annotator with such votes has no finite estimate"
+        remedy = "train without per_annotator: the bias of an annotator who always sides one way has no finite estimate"
         yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
@@ -234,17 +234,17 @@ def _of_annotators(
         shown = [f"{n:,}" for n in sizes[:LISTED]] + ["..."] * (len(sizes) > LISTED)
         of_groups = f"{len(sizes):,} groups ({' + '.join(shown)})"
         what = (
-            f"the annotators are in {of_groups} that judged different comparisons: no comparison whose sides differ "
-            "was judged by annotators of two groups"
+            f"the annotators fall into {of_groups}: no comparison whose sides differ was judged by annotators from two "
+            "of these groups"
         )
         if sizes[0] == 1:
             what = "no comparison whose sides differ was judged by two annotators"
-        remedy = "annotators without shared comparisons cannot be compared; let people judge the same comparisons"
+        remedy = "let people judge the same comparisons: annotators without shared comparisons cannot be compared"
         yield Problem("W125", what, where, remedy, len(sizes))
 
 
 def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
-    """If most votes contradict the scores, report this, because the two score columns may be reversed."""
+    """If most votes contradict the scores, report that the two score columns may be reversed."""
     for first, second in side_pairs(votes.columns).items():
         if any(word in first.casefold() for word in _SCORES):
             toward = (votes[first] - votes[second]).to_numpy(dtype=np.float64) * votes["sign"]
@@ -252,12 +252,14 @@ def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
             # the share of votes against the scores is more than two standard errors above one half
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
                 what = f"{against:,} of {counted(n, 'judgment')} contradict the scores: are the columns reversed?"
-                remedy = "look at some rows; if the columns are reversed, exchange the responses or the winners"
+                remedy = (
+                    "check some rows; if the columns are reversed, exchange the responses or the winners"
+                )
                 yield Problem("W135", what, f"columns {first} and {second}", remedy, against)
 
 
 def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
-    """Report attributes that are linearly dependent, or almost linearly dependent, in the judgments."""
+    """Report attributes whose differences are linearly dependent, or nearly so, in the judgments."""
     size = np.sqrt((judgments.delta**2).sum(axis=0))
     names = np.array([f'"{name}"' for name in judgments.attribute_names], dtype=object)[size > 0]
     if len(names) < 2:
@@ -279,7 +281,7 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     if n := int(high.sum()):
         largest = f"variance inflation up to {inflation.max():.0f}"
         what = f"{' and '.join(names[high])} nearly say the same ({largest})"
-        remedy = "expect wide intervals; declare one of the similar attributes, or judge pairs in which they differ"
+        remedy = "expect wide intervals, declare only one of these attributes, or judge pairs in which they differ"
         yield Problem("W126", what, where, remedy, n)
 
 
@@ -288,7 +290,7 @@ def attribute_trials(
     configs: Sequence[Config],
     n_examples: int = 3,
 ) -> list[Json]:
-    """Try attributes on judgments: report how often the sides differ and how often the side with the attribute wins.
+    """Try out attributes: report how often the sides differ and how often the side with the attribute wins.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Find Markdown, emoji, links, signatures and words in a text; the time is linear in the length of the text."""
+"""Find Markdown, emoji, links, signatures and words in texts, in linear time."""
 
 import re
 from collections.abc import Iterable
 
-# Headers and list entries have a mark at the start of the line and white space after it, as in the paper's detector.
-# White space may precede the mark. ``[^\S\n]`` matches white space within a line; ``\s`` would rescan blank lines.
+# As in the paper's detector, headers and list items start with a marker that is followed by white space.
+# White space may precede the marker. ``[^\S\n]`` matches white space within a line; ``\s`` would rescan blank lines.
 _INDENT = r"^[^\S\n]*"
 HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
 LIST = re.compile(_INDENT + r"(?:[-*+]|\d+\.)\s", re.MULTILINE)
@@ -12,16 +12,16 @@ TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*]+\*\*")
 FENCE = re.compile("```")
 # a web address, or the characters "](" in the middle of a Markdown link
-# the pattern does not match the text of a Markdown link, because it would then try each bracket several times
+# the pattern does not match the text of a Markdown link, because the search would then take quadratic time
 LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
-# Unlike this pattern, the paper's published detector accepts tabs and line breaks in a signature.
-# Unlike this pattern, the paper's published detector rejects a name with a second capital letter ("McDonald").
+# Unlike the pattern _SIGNATURE, the paper's published detector accepts tabs and line breaks in a signature.
+# The paper's published detector, but not _SIGNATURE, rejects a name with a second capital letter ("McDonald").
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
 EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
 )
-# the first person is I, me, my, mine or myself; a lower-case "i" and the word "we" do not count
+# first-person words are I, me, my, mine and myself; a lower-case "i" and the word "we" do not count
 FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|[Mm]ine|[Mm]yself)(?!\w)")
 
 
@@ -33,8 +33,8 @@ def has_markdown(text: str) -> bool:
 def split_signature(text: str) -> tuple[str, str]:
     r"""Split a text into its body and the first name in the signature at its end.
 
-    A signature is the last line of a text with several lines. A signature consists of an em dash and two capitalised
-    ASCII words, optionally followed by white space.
+    A text has a signature if it has several lines and the last line consists of an em dash and two capitalized ASCII
+    words. White space may follow the signature.
 
     Returns
     -------
@@ -55,13 +55,13 @@ def split_signature(text: str) -> tuple[str, str]:
 
 
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds any of the words or phrases as whole words, in upper or lower case."""
+    """Return a pattern that finds any of the words or phrases as whole words, ignoring case."""
     longest_first = sorted(words, key=len, reverse=True)
     any_word = "|".join(map(re.escape, longest_first))
     return re.compile(rf"(?<!\w)(?:{any_word})(?!\w)", re.IGNORECASE)
 
 
-# The words of _HEDGE weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
+# Nearly every use of a word in _HEDGE weakens a claim. "may", "could", "likely" and "seem" have too many other uses.
 _HEDGE = re.compile(
     r"(?<!\w)(?:perhaps|maybe|possibly|presumably|arguably|might|it (?:depends|seems|appears)|"
     r"i (?:think|guess|suppose|believe)|(?:i'm|i am) not sure|in my (?:opinion|view)|as far as i know|"
@@ -90,7 +90,7 @@ def has_hedge(text: str) -> bool:
 
 
 def has_refusal(text: str) -> bool:
-    """Return whether the speaker refuses the request in the first 400 characters of a text."""
+    """Return whether the speaker refuses a request in the first 400 characters of a text."""
     return _REFUSAL.search(_straight(text[:_OPENING])) is not None
 
 
