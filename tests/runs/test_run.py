@@ -164,7 +164,7 @@ def test_a_training_during_which_an_annotator_is_removed_from_the_table_says_so(
         assert train_run(asked) == run_folder(asked)
         return
     with pytest.raises(
-        ConfigError, match=f"1 annotator, from whose votes .* remove {run_folder(asked)}"
+        ConfigError, match=f"1 annotator, but the run learned .* remove {run_folder(asked)}"
     ):
         train_run(asked)
 

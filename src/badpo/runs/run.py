@@ -1,6 +1,6 @@
 """Train a recipe and write its run folder. Every training run of badpo uses `_train_into`."""
 
-# mypy does not analyze transformers, so transformers classes have the type Any
+# mypy does not analyze transformers, so its classes have the type Any
 # mypy: disallow-subclassing-any=False
 
 import contextlib
@@ -69,8 +69,8 @@ from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
-BEGUN = "begun.json"  # file with the properties that identify the run of an unfinished folder
-FEW_HELD_OUT = 30  # with so many prompts, the interval of a rate of 0.5 is about 0.33 wide
+BEGUN = "begun.json"  # file with the properties that identify an unfinished run
+FEW_HELD_OUT = 30  # with 30 prompts, the confidence interval of a rate of 0.5 is about 0.33 wide
 
 # -- plans -----------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a training run and of the baselines to which the run is compared."""
+    """Plan of a training run and of the baselines with which the run is compared."""
 
     runs: tuple[RunPlan, ...]
     n_judgments: int
@@ -108,7 +108,7 @@ class Plan:
     findings: tuple[Problem, ...]
 
     def lines(self) -> list[str]:
-        """Return the plan as text, with one fact on each line."""
+        """Return the plan as lines of text, one fact per line."""
         shared = f" for all {len(self.runs)} runs" if len(self.runs) > 1 else ""
         first = "trained first, " if self.trains_reference else ""
         return [
@@ -128,9 +128,9 @@ class Plan:
 def plan_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Plan:
     """Plan a run: read its data, count its votes and steps, and test the forward pass of its model.
 
-    The function trains nothing and writes no file. The function raises the `ConfigError` with which `train_run` refuses
-    finished, unfinished and changed runs. If the recipe requires a supervised reference that does not exist yet, the
-    tests use the model from which the reference would start.
+    The function trains nothing and writes no file. If a run is finished, unfinished or changed, it raises the same
+    `ConfigError` as `train_run`. If the recipe requires a supervised reference that does not exist yet, the tests use
+    the initial model of the supervised stage.
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = settle_variant(recipe, train, held_out)
@@ -183,12 +183,13 @@ def train_run(
 ) -> Path:
     """Train a recipe and its baselines, write their run folders, and return the folder of the recipe's run.
 
-    The folder ``model`` of a run appears only when the model is complete; ``run.json`` with the checksums of all files
-    appears last. After SIGTERM, the trainer finishes the step and writes a checkpoint; the message of the
-    `KeyboardInterrupt` says what is kept and how to continue. With ``resume``, a run continues from its newest complete
-    checkpoint; only differences in ``allow_changed`` ("code", or none) are accepted. Finished baselines are reused.
-    `ConfigError` means that there is nothing to train or to resume, that another process uses a folder, or that
-    settings have changed. `DataError` means that the table cannot be used.
+    A run's folder ``model`` appears only when the model is complete. The file ``run.json``, which contains the
+    checksums of all files, appears last. After SIGTERM, the trainer finishes the current step and writes a checkpoint.
+    The message of the `KeyboardInterrupt` states which files are kept and how to continue. With ``resume``, a run
+    continues from its newest complete checkpoint. It may differ from the checkpoint only in what ``allow_changed``
+    names, which is "code" or nothing. Finished baselines are reused. `ConfigError` means that there is nothing to train
+    or to resume, that another process uses a folder, or that settings have changed. `DataError` means that the table
+    cannot be used.
     """
     recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
@@ -207,7 +208,7 @@ def train_run(
             for finding in findings:
                 level = logging.INFO if finding.severity == "notice" else logging.WARNING
                 logger.log(level, "%s", finding)
-            # the bias term is built once to find its errors before a reference is trained
+            # building the bias term here reveals its errors before a reference is trained
             build_bias(
                 train,
                 recipe_with_variant.training["bias"],
@@ -236,7 +237,7 @@ def train_run(
 
 
 def _state_of_file(name: str) -> tuple[int, int] | None:
-    """Return the time of the last change and the size of a file; None if there is no file of this name."""
+    """Return the modification time and the size of a file, or None if there is no file of this name."""
     path = Path(name)
     return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
@@ -244,13 +245,13 @@ def _state_of_file(name: str) -> tuple[int, int] | None:
 def _require_nobody_removed(recipe: Recipe, train: Judgments, folder: Path) -> None:
     """Raise `ConfigError` if annotators of the run are no longer in the table, for example after `badpo forget`.
 
-    If `badpo forget` ended before the run had files, it could not find the run.
+    `badpo forget` cannot find a run that has not yet written any file.
     """
     now = [part.annotators["pseudonym"] for part in read_judgments(recipe)]
     if n := len({*train.annotators["pseudonym"]}.difference(*now)):
         raise ConfigError(
-            f"{recipe.data.dataset_name} was changed during the training and no longer has the votes of "
-            f"{counted(n, 'annotator')}, from whose votes the run learned; remove {folder} and its baselines, and "
+            f"{recipe.data.dataset_name} was changed during training and no longer contains the votes of "
+            f"{counted(n, 'annotator')}, but the run learned from these votes; remove {folder} and its baselines, and "
             "train again"
         )
 
@@ -267,7 +268,7 @@ def _map_recipes(recipe: Recipe) -> dict[Path, Recipe]:
 
 
 def _resume_command(recipe: Recipe) -> str:
-    """Return the command that continues a run and its baselines."""
+    """Return the command that continues the training of a run and its baselines."""
     words = ["badpo", "train", "--config", str(run_folder(recipe) / RUN_RECIPE), "--resume"]
     named = [one["name"] if len(one) == 1 else json.dumps(one) for one in recipe.keys.get("compare", ())]
     return shlex.join([*words, "--compare", *named] if named else words)
@@ -292,7 +293,7 @@ def _find_checkpoints(folder: Path) -> Iterator[Path]:
 def _find_unfinished(
     folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
 ) -> dict[Path, bool]:
-    """Map the folder of each unfinished run to whether the run can continue from a checkpoint."""
+    """Return the folders of all unfinished runs, mapped to whether the run can continue from a checkpoint."""
     if allow_changed and not resume:
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
@@ -321,7 +322,7 @@ def _find_unfinished(
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
-    """Raise `ConfigError` if a finished baseline has different votes or settings from the run to be trained."""
+    """Raise `ConfigError` if a finished baseline does not have the votes and settings of the run to be trained."""
     for folder, recipe in recipes.items():
         if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
             continue
@@ -345,7 +346,7 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
 
 
 def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
-    """If so few prompts are held out that the evaluation's confidence intervals are wide, return a warning."""
+    """Return a warning if too few prompts are held out, so that the evaluation's confidence intervals are wide."""
     n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
     share = recipe.data.held_out
     if n >= FEW_HELD_OUT or not share or recipe.data.held_out_name:
@@ -357,7 +358,7 @@ def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -
         else "no evaluation"
     )
     what = f"{counted(n, 'prompt')} held out: {wide}"
-    # the suggested share is a multiple of 0.05 and at most 0.5
+    # the suggested held-out share is a multiple of 0.05 and at most 0.5
     enough = min(0.5, math.ceil(20 * FEW_HELD_OUT / (n_trained + n)) / 20)
     more = "have more prompts judged"
     remedy = f"train with --held_out {enough:g}, or {more}" if enough > share else more
@@ -385,7 +386,7 @@ def settle_variant(
 
 
 def run_folder(recipe: Recipe) -> Path:
-    """Return a recipe's run folder, whose name contains the arm with its anchor and objective, and the seed."""
+    """Return the run folder of a recipe; its name states the variant, anchor, objective and seed."""
     training, objective = recipe.training, recipe.objective
     # shared_mean is the default; if the votes name no annotators, `settle_variant` chooses another variant
     bias = training["bias"] or "shared_mean"
@@ -413,7 +414,7 @@ class Ticker(TrainerCallback):
         control: TrainerControl,
         **others: object,
     ) -> None:
-        """Report the share of training steps that are done."""
+        """Report the share of training steps that have been completed."""
         self._progress(self._what, state.global_step / state.max_steps)
 
 
@@ -421,9 +422,8 @@ class Ticker(TrainerCallback):
 class Prepared:
     """Judgments for a run and, optionally, a bias term and an objective that replace those in the run's recipe.
 
-    If ``bias`` is None, the trainer builds the bias term of the recipe; if ``objective`` is None, the trainer uses the
-    objective of the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and
-    votes.
+    If ``bias`` or ``objective`` is None, the trainer uses the recipe's bias term or objective. ``facts`` contains JSON
+    values that distinguish the run from other runs with the same recipe and votes.
     """
 
     judgments: Judgments
@@ -435,10 +435,10 @@ class Prepared:
 def keep_run(
     recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress
 ) -> BiasTerm:
-    """Train a run unless ``folder`` contains the finished run, and return its bias term.
+    """Train a run, unless ``folder`` already contains the finished run, and return its bias term.
 
-    An unfinished run continues from its newest complete checkpoint. The model in the recipe is the folder of the
-    reference. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
+    An unfinished run continues from its newest complete checkpoint. The recipe must name the folder of the reference as
+    the model. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
     with other data or settings.
     """
     facts = run_facts(recipe, prepared)
@@ -453,9 +453,9 @@ def keep_run(
 
 
 def run_facts(recipe: Recipe, prepared: Prepared) -> Facts:
-    """Return the properties that determine the results of a run: settings, votes, start model and method.
+    """Return the properties that determine the results of a run: settings, votes, initial model and method.
 
-    A run's settings are the keys of its recipe without paths, and the name of the pseudonym key.
+    The settings are all keys of the run's recipe except paths, and the name of the pseudonym key.
     """
     facts: Facts = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
@@ -469,7 +469,7 @@ def run_facts(recipe: Recipe, prepared: Prepared) -> Facts:
 
 
 def checksum_weights(model_folder: Path) -> str:
-    """Return the checksums of a saved model's or adapter's weight files."""
+    """Return the checksums of the weight files of a saved model or adapter."""
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
@@ -525,12 +525,12 @@ def make_trainer(
     tokenizer: PreTrainedTokenizerBase,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
-    """Return a recipe's trainer for the given judgments and a loaded initial policy."""
+    """Create the trainer of a recipe from the given judgments and the loaded initial policy."""
     args, judgments = recipe.arguments(output_dir=str(folder)), prepared.judgments
     objective = None
     if recipe.objective:
         objective = make_objective(recipe.objective, judgments, args.seed, args.beta)
-    # `settle_variant` has already reported the findings of the reader
+    # `settle_variant` has already reported the findings from reading the table
     trainer = BADPOTrainer(
         model,
         args=args,
@@ -575,7 +575,7 @@ def _train_into(
             remove_incomplete(folder / "checkpoints")
         raise
     if is_writer:
-        # the folder of a resumed run may contain the recipe of another machine, so write the recipe that was used
+        # the folder of a resumed run may contain another machine's recipe, so the recipe that was used is written
         write_recipe(folder, recipe)
         if allow_changed:
             write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})

@@ -29,8 +29,8 @@ class Stage:
 
     ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
     reference. If a prompt occurs twice in ``prompts``, each policy answers the prompt twice. ``given`` contains further
-    arguments of the chat template for each prompt. ``reported`` contains the warnings that were logged before; they are
-    not logged again.
+    arguments of the chat template for each prompt. ``reported`` contains the warnings that have already been logged;
+    they are not logged again.
     """
 
     recipe: Recipe
@@ -104,12 +104,12 @@ class Stage:
     def log_ratios(
         self, policy: PreTrainedModel, judgments: Judgments | None = None
     ) -> heldout.LogRatios:
-        """Compute the log-ratios of policy and reference for all responses in the held-out (or given) judgments."""
+        """Compute the log-ratios of policy and reference on ``judgments``, by default the held-out judgments."""
         args, judged = self.args, self.judged if judgments is None else judgments
         cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
         limits = (args.encoding, args.max_length, args.max_prompt_length)
         return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
 
     def margins(self, policy: PreTrainedModel, judgments: Judgments | None = None) -> Floats:
-        """Compute a policy's margins for all comparisons in the held-out (or given) judgments."""
+        """Compute a policy's margins on the comparisons of ``judgments``, by default the held-out judgments."""
         return self.log_ratios(policy, judgments).margins(self.args.beta)

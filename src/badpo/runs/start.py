@@ -1,4 +1,4 @@
-"""Load the model from which a run starts, or first fine-tune this model on the majority choices."""
+"""Load a run's initial model, and fine-tune it on the majority choices if the recipe asks for this."""
 
 import hashlib
 import json
@@ -48,8 +48,9 @@ def load_policy(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the initial policy and its tokenizer, after the supervised stage if the recipe requires one.
 
-    The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share this reference. The
-    supervised stage trains on ``responses``, one for each comparison, or on the majority choices.
+    The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share it. The supervised
+    stage trains on ``responses``, which contains one response per comparison, or on the majority choices if
+    ``responses`` is None.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
@@ -67,7 +68,7 @@ def load_policy(
 def find_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Path | None:
-    """Return the folder of the supervised reference in ``output_dir``; None if it does not exist."""
+    """Return the folder of the supervised reference in ``output_dir``, or None if there is no such reference."""
     folder = Path(recipe.output_dir) / "reference"
     if not (folder / "model").exists() or not (folder / RUN_SEAL).exists():
         return None
@@ -95,10 +96,10 @@ def require_undamaged(
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Facts:
-    """Return the properties of a supervised reference that must be the same for all runs sharing the reference."""
+    """Return the properties of a supervised reference in which all runs that share it must agree."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
-        # the same for every working directory
+        # a path relative to the output folder does not depend on the working directory
         model["model_name_or_path"] = make_relative(
             recipe.model.model_name_or_path, Path(recipe.output_dir)
         )
@@ -123,7 +124,7 @@ def _encode_pairs(
     tokenizer: PreTrainedTokenizerBase,
     args: BADPOConfig,
 ) -> list[Pair]:
-    """Encode each prompt that fits the length limit with its majority choice or with the given response."""
+    """Encode each prompt with its given response or majority choice; skip prompts that exceed the length limit."""
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if responses is None:
         kept, encoded, _ = inputs.encode_judgments(train, tokenizer, args)
@@ -153,7 +154,7 @@ def _fine_tune(
     inputs.require_trainable(policy)
     if args.gradient_checkpointing:
         inputs.checkpoint_activations(policy, {"use_reentrant": False})
-    # the supervised stage has the batch size and precision of preference training, but its own learning rate and length
+    # the supervised stage shares the batch size and precision of preference training, but has its own learning rate
     shared = ["gradient_accumulation_steps", "lr_scheduler_type", "max_grad_norm"]
     shared += ["bf16", "use_cpu", "disable_tqdm"]
     stage = supervised_arguments(
@@ -187,7 +188,7 @@ def _fine_tune(
 
 
 def choose_majority_responses(judgments: Judgments) -> list[str]:
-    """For each comparison, return the response that most annotators chose; the earliest vote breaks a tie."""
+    """For each comparison, return the response that most annotators chose; the earliest vote breaks ties."""
     side = np.where(judgments.majority() > 0, "response_a", "response_b")
     frame = judgments.comparisons
     return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]

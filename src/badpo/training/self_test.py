@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
-# Tolerances for differences in log-probabilities and in gradients, which apply even without rounding noise.
+# Differences in log-probabilities and in gradients that pass the self-test even without rounding noise.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # Scoring may differ from the model's own forward pass by at most this factor times the rounding noise.
@@ -45,11 +45,11 @@ class SelfTest:
     """Differences in log-probabilities and gradients between scoring and the model's own forward pass.
 
     The difference in log-probabilities is the root mean square over tokens, divided by the standard deviation of the
-    log-probabilities. The difference in gradients is the norm of the difference between the two gradients with respect
-    to the input embeddings, divided by the norm of the gradient. ``noise`` contains the same measures for two forwards
-    of the model itself, one of which has padding and rounding errors in some input embeddings. Padding alone would not
-    reveal the rounding noise, because results with and without padding can be bitwise equal. Differences of up to
-    ``floor`` pass the test even if the noise is smaller.
+    log-probabilities. Gradients are taken with respect to the input embeddings. Their difference is the norm of the
+    difference vector, divided by the norm of the model's own gradient. ``noise`` contains the same measures for two
+    forward passes of the model itself, one of which has padding and rounding errors in some input embeddings. Padding
+    alone would not reveal the rounding noise, because results with and without padding can be bitwise equal.
+    Differences of up to ``floor`` pass the test even if the noise is smaller.
     """
 
     precision: str  # of the weights, or "autocast"
@@ -78,15 +78,14 @@ class SelfTest:
 
 @dataclass(frozen=True)
 class StartDifference:
-    """Difference between policy and reference at the first step, before any parameter has changed.
+    """Difference between policy and reference at the first training step, before any parameter has changed.
 
-    ``difference`` is the root mean square over the tokens of the step of the policy's log-probability minus the
-    reference's, relative to the root mean square of the reference's. In a mean, differences could cancel.
+    For each token of the step, the reference's log-probability is subtracted from the policy's. ``difference`` is the
+    root mean square of the results, divided by the root mean square of the reference's log-probabilities. In a plain
+    mean, positive and negative differences could cancel.
     """
 
-    mean: (
-        float  # mean reward margin of the judgments of the step; 0 if the policy starts at its reference
-    )
+    mean: float  # mean reward margin of the step's judgments; 0 if the policy starts at its reference
     difference: float
     tolerance: float  # largest difference that rounding explains, from the self-test
 
@@ -108,7 +107,7 @@ class StartDifference:
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """Layout of a run's scoring forward pass, with the self-tests that the layout passed."""
+    """Layout for the scoring forward pass of a run, with the self-tests that this layout passed."""
 
     layout: Layout
     padding_reason: str | None  # why responses are padded although packing was requested
@@ -127,7 +126,7 @@ def choose_layout(
 
     The self-test does not change the model's mode, because gradient checkpointing works only in training mode. The
     first test runs in the precision of the weights, because it detects smaller errors than the test under ``autocast``.
-    The routers' load-balancing loss needs every token of a response, so it requires padded responses.
+    The load-balancing loss of the routers needs every token of a response, so it requires padded responses.
     """
     if has_router_loss:
         tests = _test_layout(model, padded_rows, encoded, autocast)
@@ -166,7 +165,7 @@ _FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError)
 def _test_layout(
     model: PreTrainedModel, layout: Layout, encoded: EncodedComparisons, autocast: Autocast | None
 ) -> list[SelfTest]:
-    """Return a layout's self-tests; raise `ConfigError` if a self-test fails or even the padded forward pass fails."""
+    """Run the self-tests of a layout; raise `ConfigError` if a test or even the padded forward pass itself fails."""
     require_fixed_positions(model.config, encoded.longest)
     name = type(model).__name__
     try:
@@ -192,8 +191,8 @@ def _test_layout(
             is_packed = layout is packed_comparisons
             remedy = "try attention: padded" if is_packed else "please report the model's configuration"
             raise ConfigError(
-                f"self-test failed: the {'packed' if is_packed else 'padded'} forward differs from {name}'s own "
-                f"forward, in {test}. The model uses a feature that badpo does not support; {remedy}"
+                f"self-test failed: the {'packed' if is_packed else 'padded'} forward pass differs from {name}'s own "
+                f"forward pass, in {test}. The model uses a feature that badpo does not support; {remedy}"
             )
     return tests
 
@@ -207,7 +206,7 @@ def self_tests(
     """Test a layout in the precision of the weights and, if the run uses ``autocast``, also under ``autocast``.
 
     The longest comparisons are tested one by one, because only long comparisons reveal an attention window. Random
-    comparisons are tested together. The test leaves out comparisons with two identical responses, which reveal little.
+    comparisons are tested together. Comparisons with two identical responses are skipped, because they reveal little.
     """
     able = np.flatnonzero(~encoded.identical)
     longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]
@@ -236,9 +235,9 @@ def _require_determinate(
     difference = _root_mean_square(logps[1] - logps[0])
     if difference > floor * float(logps[0].std(correction=0)):
         raise ConfigError(
-            f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
-            f"mode differ by {difference:.1e} per token. Set the dropout or jitter to 0 in the model's configuration, "
-            "or allow it with disable_dropout: false"
+            f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forward passes in "
+            f"training mode differ by {difference:.1e} per token. Set the dropout or jitter to 0 in the model's "
+            "configuration, or allow it with disable_dropout: false"
         )
 
 
@@ -265,7 +264,7 @@ def _run_test(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Differences between two forward passes on the same sample, in the log-probabilities and in the gradient."""
+    """Differences in log-probabilities and in gradients between forward passes on the same sample."""
 
     differences: tuple[float, float]  # between the scoring forward and the model's own forward
     noise: tuple[float, float]  # between two forwards of the model itself
@@ -355,9 +354,9 @@ class _Trial:
         return self._score(compute_logps, weight, ids, is_nudged=n_padding > 0)
 
     def score_by_layout(self) -> _Scores:
-        """Inside the context `scoring_attention`, score all responses with the tested layout."""
+        """Score all responses with the tested layout; call this method inside the context `scoring_attention`."""
         ends = np.cumsum(np.bincount(self._inputs["response"]))
-        # a packed layout does not score the common beginning of both responses
+        # a packed layout does not score the common prefix of both responses
         rows = zip(ends, self.pairs, self.tokens, strict=True)
         index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
 
@@ -408,7 +407,7 @@ class _Trial:
 
 @contextmanager
 def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Context manager under which no weight requires a gradient and no GPU uses TF32 for float32 products."""
+    """Context manager that freezes all weights and prevents GPUs from using TF32 for float32 products."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matmul = torch.backends.cuda.matmul
     precision, matmul.fp32_precision = matmul.fp32_precision, "ieee"
