@@ -1,1 +1,1 @@
-"""Readers for exports from other programs; most modules read one format and convert the export to a table of votes."""
+"""Readers that convert exports from other programs to tables of votes."""

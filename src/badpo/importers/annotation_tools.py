@@ -21,21 +21,21 @@ from badpo.importers.export import (
 
 _SELECTED = {"left": "a", "right": "b"}
 _FLAT = ".responses"
-_UNANSWERED = ""  # question name of a response that answers no question
+_UNANSWERED = ""  # question name for responses that answer no question
 # columns of an Argilla record that never contain the prompt or a response
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 _PEOPLE = ("_annotator_id", "_session_id")
-# Prodigy names a session by its starting time if the annotator gave no name
+# if the annotator gave no session name, Prodigy names the session by its starting time
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
 def read_label_studio(export: Export) -> Iterator[Answer]:
-    """Yield one row for each annotation; a task is a comparison, and its left response is response a.
+    """Yield one row per annotation; each task is a comparison, and its left response is response a.
 
     Cancelled annotations are left out and counted. The annotator is the id in ``completed_by``, or the e-mail address
-    if ``completed_by`` has no id. If an annotation has no answer to the Pairwise control, its answer to a Choices
-    control is read, such as ``tie``. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}``
-    names fields of the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several
+    if there is no id. If an annotation has no answer to the Pairwise control, badpo reads an answer such as ``tie`` to
+    a Choices control instead. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names
+    fields of the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several
     Pairwise controls.
     """
     export.used |= {"id", "data", "annotations"}
@@ -73,12 +73,12 @@ LABEL_STUDIO = Importer(
 
 
 def read_argilla(export: Export) -> Iterator[Answer]:
-    """Yield one row for each response to one question; responses are flat columns or nested objects.
+    """Yield one row for each response to one question; the responses may be flat columns or nested objects.
 
     The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two text fields.
-    An annotator's draft and discarded answers are left out and counted. If the export has several questions,
-    ``columns={"winner": "preference"}`` names the one to import. ``prompt``, ``response_a`` and ``response_b`` name the
-    fields that badpo does not recognize.
+    Drafts and discarded answers are left out and counted. In an export with several questions, the option
+    ``columns={"winner": "preference"}`` names the question to import. ``prompt``, ``response_a`` and ``response_b``
+    name the fields that badpo does not recognize.
     """
     records = [(record, _texts(record), _answers(record)) for record in export.records()]
     names = (name for _, _, answers in records for name in answers if name != _UNANSWERED)
@@ -91,7 +91,7 @@ def read_argilla(export: Export) -> Iterator[Answer]:
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in (*answers.get(question or "", ()), *answers.get(_UNANSWERED, ())):
             label, status = answer.get("value"), answer.get("status")
-            # the answer to a ranking question is a list of labels, and the first label is the preferred response
+            # the answer to a ranking question is a list of labels, and the first label names the preferred response
             label = next(iter(label), None) if isinstance(label, list) else label
             is_sent = is_missing(status) or status == "submitted"
             yield Answer(
@@ -103,13 +103,13 @@ def read_argilla(export: Export) -> Iterator[Answer]:
 
 
 def _answers(record: Record) -> dict[str, list[Record]]:
-    """Return the answers to each question; each answer has ``user_id``, ``value`` and ``status``."""
+    """Return the answers to each question, each with ``user_id``, ``value`` and ``status``."""
     responses = record.get("responses")
     if isinstance(responses, Mapping):
         return {name: as_records(answers) for name, answers in responses.items()}
     questions: dict[str, list[Record]] = {}
     for response in as_records(responses):
-        # an annotator's response to a record answers all questions of the record; a discarded one may answer none
+        # a response to a record answers all questions of the record, but a discarded response may answer none
         for name, value in (as_record(response.get("values")) or {_UNANSWERED: {}}).items():
             answer = {**response, "value": as_record(value).get("value")}
             questions.setdefault(name, []).append(answer)
@@ -123,7 +123,7 @@ def _answers(record: Record) -> dict[str, list[Record]]:
 
 
 def _texts(record: Record) -> Mapping[str, Cell]:
-    """Return a record's ``fields`` object, or else the record's cells except answers, suggestions and metadata."""
+    """Return a record's ``fields`` object or, without one, its cells except answers, suggestions and metadata."""
     if isinstance(fields := record.get("fields"), Mapping):
         return fields
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]
@@ -138,7 +138,7 @@ ARGILLA = Importer(
 
 
 def read_prodigy(export: Export) -> Iterator[Answer]:
-    """Yield one row for each choice task; response a is the option that Prodigy showed first.
+    """Yield one row per choice task; response a is the option that Prodigy showed first.
 
     The accepted option of a task is the preferred response. A third option may mean a tie. Rejected and ignored tasks,
     tasks without exactly two responses, and tasks without a chosen option are left out and counted.

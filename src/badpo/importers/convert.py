@@ -22,7 +22,7 @@ from badpo.importers.export import NO_PREFERENCE, TEXTS, Answer, Export, Importe
 TABLE = "table"
 
 
-# `detect_format` tries the formats in this order; a table of no known format is a plain table.
+# `detect_format` tries these formats in order; if none matches, the table is a plain table.
 FORMATS: dict[str, Importer] = {
     "multipref": public_votes.MULTIPREF,
     "label-studio": annotation_tools.LABEL_STUDIO,
@@ -35,11 +35,11 @@ FORMATS: dict[str, Importer] = {
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of converting an export: a table of votes, the name of the format, and the columns left out."""
+    """A converted export: a table of votes, the name of the format, and the columns that are left out."""
 
-    table: Table  # one row for each vote, with badpo's column names; ``dropped`` counts other answers
+    table: Table  # one row per vote, with badpo's column names; ``dropped`` counts the other answers
     format: str
-    columns: Mapping[str, str | None]  # mapping to apply when the table is read
+    columns: Mapping[str, str | None]  # column mapping to apply when the table is read
     left_behind: list[str]  # columns that are not imported
     personal: list[str]  # columns that are not imported and that identify a person
     findings: list[Problem]
@@ -62,9 +62,10 @@ def import_votes(
     Raises
     ------
     ConfigError
-        If the format has no reader, or if the reader does not use one of the options.
+        If the format has no reader, or if the reader does not use all of the given options.
     DataError
-        E145 if the export has another format, E146 if a field cannot be recognized, E104 if the export has no vote.
+        E145 if the export has a different format, E146 if a field cannot be recognized, E104 if the export has no
+        votes.
 
     Examples
     --------
@@ -93,20 +94,20 @@ def import_votes(
     except DataError:
         # `Judgments.read` reports the error and suggests how to read the table
         return Imported(table, TABLE, export.columns, [], [], [])
-    # in the wide layout, each annotator has a column, so the name of an unused column may be an annotator's id too
+    # in the wide layout, each annotator has a column, so the name of an unused column may also be an annotator's id
     unused = [str(name) for name in read.frame.columns if name not in KNOWN and layout != "wide"]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
 def detect_format(export: Export) -> str:
-    """Return the format of an export, a name in `FORMATS`; return ``table`` if no format is recognized."""
+    """Return the name in `FORMATS` of an export's format, or ``table`` if no format is recognized."""
     return next((name for name in FORMATS if FORMATS[name].matches(export)), TABLE)
 
 
 def _read_answers(importer: Importer, export: Export) -> list[Answer]:
-    """Return the answers that the format's reader yields.
+    """Read the answers of an export with the reader of its format.
 
-    Raise an error if the export has another format, or if the reader does not use one of the options.
+    Raise an error if the export has a different format, or if the reader does not use all of the given options.
     """
     what = f"this export does not have the columns of {importer.description}: {importer.known_by}"
     try:
@@ -128,7 +129,7 @@ def _read_answers(importer: Importer, export: Export) -> list[Answer]:
 
 
 def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
-    """Return a table of the votes; its ``dropped`` counts the answers that are not votes, by reason and pseudonym."""
+    """Make a table of the votes; its ``dropped`` counts answers that are not votes, by reason and pseudonym."""
     names = [field.name for field in fields(Answer)]
     cells = {name: [getattr(answer, name) for answer in answers] for name in names}
     frame = pd.DataFrame(cells, dtype=object)
@@ -140,7 +141,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
         what = f"no vote to import ({reasons or 'the export has no answers'})"
         raise export.build_error("E104", what, "export it again")
-    # if the annotator of an answer without a vote is neither a text nor a number, count the annotator as "unknown"
+    # if an answer has no vote and its annotator is neither a text nor a number, count the annotator as "unknown"
     usable = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(usable))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
@@ -178,12 +179,12 @@ def import_file(
     mapping: str | os.PathLike[str] | None = None,
     **reading: Unpack[ReadingOptions],
 ) -> ImportSummary:
-    """Convert an export and write it as a table that `Judgments.read` reads.
+    """Convert an export to a table that `Judgments.read` can read, and write the table.
 
-    The written table has pseudonyms instead of annotator ids; they are computed with this machine's pseudonym key. The
-    written table also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that are
-    given for both responses, and the columns in ``keep``. All other columns of the export are left out. A column with
-    personal data in ``keep`` is an error.
+    In the written table, pseudonyms that are computed with this machine's pseudonym key replace annotator ids. The
+    table also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that both responses
+    have, and the columns in ``keep``. All other columns of the export are left out. If ``keep`` names a column with
+    personal data, the function raises an error.
 
     Parameters
     ----------
@@ -231,7 +232,7 @@ def import_file(
 def _write_with_mapping(
     judgments: Judgments, out: str | os.PathLike[str], mapping: Path, ids: dict[str, str]
 ) -> None:
-    """Write the votes and then the mapping; raise an error if the mapping file exists with other content."""
+    """Write the votes and then the mapping; raise an error if the mapping file exists with different content."""
     with locked(mapping, wait=True):
         if mapping.exists() and mapping.read_bytes() != as_json(ids):
             raise ConfigError(
@@ -244,23 +245,23 @@ def _write_with_mapping(
 def _read_judgments(
     imported: Imported, mapping: str | os.PathLike[str] | None, reading: ReadingOptions
 ) -> Judgments:
-    """Read the judgments of an import; if no column names the annotators, E110 asks the user to confirm this."""
+    """Read the judgments of an import; if no column names the annotators, raise E110 to have the user confirm this."""
     frame, keep = imported.table.frame, list(dict.fromkeys(reading.get("keep", ())))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(
-            f"keep: {', '.join(personal)} may identify a person, so badpo does not copy this column; rename the "
+            f"keep: {', '.join(personal)} may identify a person, so badpo does not copy it; rename the "
             "column if it contains no personal data"
         )
     options: ReadingOptions = {**reading, "columns": imported.columns, "keep": keep}
     if imported.format != TABLE:
-        # the reader of a known format has already used these options, so they must not be used again
+        # the reader of a known format has already applied these options, so they must not be applied again
         options |= {"winners": None, "layout": None}
     judgments = Judgments.read(imported.table, **options)
     is_intended = imported.columns.get("annotator", "") is None or imported.format != TABLE
     if not judgments.has_identities and not is_intended:
         reasons = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
         fix = reasons[0].fix or {"columns": {"annotator": None}}
-        what = "no column names the annotators, so all votes would count as votes of one annotator"
+        what = "no column names the annotators, so all votes would count as the votes of one annotator"
         remedy = "name the column of annotators, or state that the table has no annotators"
         error = DataError([Problem("E110", what, imported.table.name, remedy, fix=fix)])
         error.fix = fix
@@ -279,7 +280,7 @@ def _read_judgments(
 
 
 def _names_annotators(judgments: Judgments, name: str) -> bool:
-    """Return whether the values in a kept column correspond one to one to the annotators."""
+    """Return whether the values of a kept column correspond one-to-one to the annotators."""
     votes = judgments.votes
     if name not in votes or votes["annotator"].nunique() in (1, len(votes)):
         return False

@@ -1,4 +1,4 @@
-"""The class `Export` for an export from another program: its fields, the meaning of labels, and personal data."""
+"""The class `Export` describes an export from another program: its fields, the meaning of labels, and personal data."""
 
 import fnmatch
 import re
@@ -25,7 +25,7 @@ NO_PREFERENCE = "no preference given"
 NOT_A_PAIR = "not a pair of responses"
 TEXTS = ("prompt", "response_a", "response_b")
 
-# a value in an export: a cell of a table, or a part of a nested object
+# a value in an export: a cell of a table or a part of a nested object
 Cell: TypeAlias = "None | bool | int | float | str | np.ndarray | Sequence[Cell] | Mapping[str, Cell]"
 Record = Mapping[str, Cell]
 
@@ -35,8 +35,8 @@ class Export:
     """An export from another program, the user's options, and the reader's findings.
 
     ``columns`` maps badpo's columns to fields of the export, and ``winners`` maps labels to a, b or tie. ``used`` has
-    the columns that the reader uses; other columns are not imported. ``used_options`` has the options in ``columns``,
-    and "winners", that the reader has used.
+    the columns that the reader uses; other columns are not imported. ``used_options`` has the names in ``columns`` that
+    the reader has used, and "winners" if the reader has used ``winners``.
     """
 
     table: Table
@@ -49,7 +49,7 @@ class Export:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the columns."""
+        """Return the names of the export's columns."""
         return [str(name) for name in self.table.frame.columns]
 
     def records(self) -> Iterator[Record]:
@@ -59,7 +59,7 @@ class Export:
             yield {name: cell for name, cell in named if not is_missing(cell)}
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
-        """Add a warning or a notice for the user to the findings."""
+        """Add a warning or a notice to the findings."""
         self.findings.append(Problem(code, what, self.table.name, remedy, count))
 
     def build_error(self, code: str, what: str, remedy: str) -> DataError:
@@ -67,7 +67,7 @@ class Export:
         return DataError([Problem(code, what, self.table.name, remedy)])
 
     def chosen_field(self, column: str, fields: Sequence[str]) -> str | None:
-        """Return the export's field that the user chose for one of badpo's columns; raise E103 if it does not exist."""
+        """Return the field that the user chose for one of badpo's columns; raise E103 if the field does not exist."""
         self.used_options.add(column)
         chosen = self.columns.get(column)
         if chosen is not None and chosen not in fields:
@@ -76,7 +76,7 @@ class Export:
         return chosen
 
     def find_question(self, questions: Iterable[str]) -> str | None:
-        """Return the question whose answers are the votes: the user's choice, or the only question."""
+        """Return the question whose answers are the votes: the user's choice or the only question."""
         names = list(dict.fromkeys(questions))
         chosen = self.chosen_field("winner", names)
         if chosen is None and len(names) > 1:
@@ -92,7 +92,7 @@ class Export:
         return self.chosen_field("prompt", names) or known or self._ask_for(names, "prompt")
 
     def find_text_fields(self, fields: Iterable[str]) -> dict[str, str]:
-        """Return the fields of the prompt and the two responses: the user's choice, or fields with known names."""
+        """Return the fields of the prompt and the two responses: the user's choice or fields with known names."""
         names = list(dict.fromkeys(fields))
         sides = tuple(filter(None, [self.chosen_field(name, names) for name in TEXTS[1:]]))
         sides = sides or tuple(columns_named(names, TEXTS[1:]).values())
@@ -103,7 +103,7 @@ class Export:
         return dict(zip(TEXTS, (prompt, *sides), strict=True))
 
     def _ask_for(self, names: Sequence[str], *columns: str) -> NoReturn:
-        """Raise E146, which asks the user to name the export's fields for some of badpo's columns."""
+        """Raise E146, which asks the user which fields of the export hold some of badpo's columns."""
         fields = ", ".join(names) or "none"
         what = f"badpo recognizes none of the fields as {' or '.join(columns)}; the fields are: {fields}"
         flags = " ".join(f"--column {column}=..." for column in columns)
@@ -111,10 +111,10 @@ class Export:
         raise self.build_error("E146", what, remedy)
 
     def side_of(self, label: Cell) -> str:
-        """Return ``a``, ``b`` or ``tie`` for a label; an unknown label is returned unchanged and reported later.
+        """Convert a label to ``a``, ``b`` or ``tie``; return an unknown label unchanged, which is reported later.
 
         A label may be the name of a response's field, or it may name a side, such as ``A``, ``left``, ``response_2`` or
-        ``B-is-better``. If the user gave a meaning for the label in ``winners``, this meaning is used.
+        ``B-is-better``. If ``winners`` gives a meaning to the label, this meaning takes precedence.
         """
         text = str(label)
         self.used_options.add("winners")
@@ -129,9 +129,9 @@ class Export:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in an export, with badpo's column names; a value that the export lacks is None.
+    """An answer in an export, with badpo's column names; values that the export lacks are None.
 
-    An answer without ``winner``, or with a reason in ``left_out``, is counted but not imported. ``annotator`` is the id
+    An answer without ``winner`` or with a reason in ``left_out`` is counted but not imported. ``annotator`` is the id
     in the export.
     """
 
@@ -151,9 +151,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Importer:
-    """A format of exports: its description, the columns that identify it, and the function that reads it.
+    """An export format: its description, the columns that identify it, and the function that reads it.
 
-    A table of this format has all columns of one set in ``signs``, where * matches any text.
+    ``signs`` has sets of column names, in which * matches any text. A table in this format has all columns of at least
+    one set.
     """
 
     description: str
@@ -167,24 +168,24 @@ class Importer:
 
     @property
     def known_by(self) -> str:
-        """Return a text with the columns that identify the format."""
+        """Describe the columns that identify the format."""
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
 def as_list(cell: Cell) -> list[Cell]:
-    """Return the list in a cell; an empty list if the cell contains no list."""
+    """Return the list in a cell, or an empty list if the cell contains no list."""
     return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
 
 
 def as_record(cell: Cell) -> Record:
-    """Return the object in a cell; an empty object if the cell is missing; any other cell is an error."""
+    """Return the object in a cell, or an empty object if the cell is missing; raise an error for any other cell."""
     if not isinstance(cell, Mapping | None):
         raise TypeError(f"{cell!r} is not an object")
     return cell or {}
 
 
 def as_records(cell: Cell) -> list[Record]:
-    """Return the objects in a cell with a list of objects."""
+    """Return the objects in a cell that contains a list of objects."""
     return [*map(as_record, as_list(cell))]
 
 
@@ -194,7 +195,7 @@ def is_missing(cell: Cell) -> bool:
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Return the columns and nested fields that may identify people, judging by field names and e-mail addresses."""
+    """Return the columns and nested fields that may identify people, based on field names and e-mail addresses."""
     personal: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(
@@ -209,7 +210,7 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
 
 
 def _paths(cell: Cell, path: str) -> Iterator[str]:
-    """Yield the path of each value inside nested objects and lists of objects, with dots between the names."""
+    """Yield the path of each value in nested objects and lists of objects, with dots between the names."""
     if isinstance(cell, Mapping) and path.count(".") < _DEEPEST:
         for name, value in cell.items():
             yield from _paths(value, f"{path}.{name}")

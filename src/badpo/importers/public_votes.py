@@ -41,12 +41,12 @@ _CONVERSATIONS = {"conversation_history", "user_id"}
 
 
 def read_arena(export: Export) -> Iterator[Answer]:
-    """Yield one row for each battle of Chatbot Arena, or each vote of MT-Bench, which has the same columns.
+    """Yield one row for each battle of Chatbot Arena or each vote of MT-Bench, which has the same columns.
 
-    The prompt is the shared beginning of the two conversations. The annotators are read from the column ``judge``, or
-    from the column that the user names. The arena shows model a on the left, so response a counts as shown first.
-    Battles with the same texts are votes on the same comparison. If a judge is known to be a language model, its
-    annotator class is "model".
+    The prompt is the common prefix of the two conversations. The annotators are in the column ``judge`` or in the
+    column that the user names. The arena shows model a on the left, so response a counts as shown first. Battles with
+    the same texts are votes on the same comparison. A judge that is known to be a language model has the annotator
+    class "model".
     """
     who = export.chosen_field("annotator", export.names) or "judge"
     export.used |= {*_BATTLE, "model_a", "model_b", who}
@@ -78,11 +78,10 @@ ARENA = Importer("Chatbot Arena or MT-Bench battles", (_BATTLE,), read_arena)
 
 
 def read_multipref(export: Export) -> Iterator[Answer]:
-    """Yield one row for each annotation; two crowd workers and two experts annotated each pair.
+    """Yield one row per annotation; two crowd workers and two experts annotated each pair.
 
     The vote is the overall preference; ``--column winner=QUESTION`` imports another question. Clear and slight
-    preferences count as the same vote. If an annotation has none of MultiPref's five answers, it is left out and
-    counted.
+    preferences count as the same vote. Annotations with none of MultiPref's five answers are left out and counted.
     """
     export.used |= set(MULTIPREF_COLUMNS)
     annotated = [
@@ -108,11 +107,11 @@ MULTIPREF = Importer(
 
 
 def read_prism(export: Export) -> Iterator[Answer]:
-    """Yield one row for each answer that was not chosen; it is compared with the chosen answer of the same turn.
+    """Yield one row for each answer that was not chosen, which compares it with the chosen answer of the same turn.
 
-    At every turn, one person chooses among the answers of several models. A turn with four answers gives three pairs,
-    so the votes of one turn are not independent. All pairs of a turn have the same prompt id, and confidence intervals
-    are clustered by prompt. PRISM's scores are not imported, because they repeat the same person's judgment and do not
+    At each turn, one person chooses among the answers of several models. A turn with four answers gives three pairs, so
+    the votes of one turn are not independent. All pairs of a turn have the same prompt id, and confidence intervals are
+    clustered by prompt. PRISM's scores are not imported, because they repeat the same person's judgment and do not
     measure quality. Each comparison has one annotator.
     """
     export.used |= {*_CONVERSATIONS, "conversation_id"}
@@ -137,12 +136,12 @@ def _number(cell: Cell) -> float:
 
 
 def _messages(role: str, entries: Sequence[Record]) -> list[Record]:
-    """Return ``entries`` as chat messages with the given role."""
+    """Convert ``entries`` to chat messages with the given role."""
     return [{"role": role, "content": entry.get("content")} for entry in entries]
 
 
 def _pairs(answers: Sequence[Record], turn: Answer) -> Iterator[Answer]:
-    """Yield the pairs of the chosen answer and each other answer; response a is the answer that was shown first."""
+    """Pair the chosen answer with each other answer; response a is the answer that was shown first."""
     shown = sorted(answers, key=lambda entry: _number(entry.get("within_turn_id") or 0))
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:
