@@ -1,4 +1,4 @@
-"""Tables and the content of their cells and columns: ids, numbers, texts, chat messages, votes and people."""
+"""Tables, and the content of their cells and columns: ids, numbers, texts, chat messages, votes and people."""
 
 import ast
 import contextlib
@@ -59,19 +59,19 @@ Record = dict[str, Cell]
 
 
 class Dropped(TypedDict):
-    """Number of votes or rows of an annotator that were left out for a reason."""
+    """Number of an annotator's votes or rows that were excluded for the same reason."""
 
     reason: str
     annotator: str
     n: int
 
 
-# Columns of a table with several votes per row: name of the vote -> badpo's name for a part of the vote -> column.
+# For a table with several votes per row: vote name -> badpo's column name -> the table's column name.
 Groups = dict[str, dict[str, str]]
 
 _BREAK = re.compile(
     r"\}\n\s*\{"
-)  # end of one object and start of the next; line breaks inside strings are escaped
+)  # end of an object and start of the next one; line breaks inside strings are escaped
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
@@ -82,7 +82,7 @@ MOST_ROWS, MOST_COLUMNS, MOST_CELLS = 5_000_000, 2_000, 50_000_000
 def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = None) -> None:
     """Raise a `DataError` (E102) if a table has too many rows, columns or cells.
 
-    If one row of a table holds several votes, callers also check the size of the table with one row per vote.
+    If a row holds several votes, callers also check the size of the converted table, which has one row per vote.
     """
     n_cells = n_rows * n_columns if n_cells is None else n_cells
     sizes = (
@@ -90,8 +90,8 @@ def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = N
         ("columns", n_columns, MOST_COLUMNS),
         ("cells", n_cells, MOST_CELLS),
     )
-    if excesses := [f"{n:,} {noun}, more than {most:,}" for noun, n, most in sizes if n > most]:
-        what = f"the table cannot be read: it is too large, {' and '.join(excesses)}"
+    if excesses := [f"{n:,} {noun} (limit: {most:,})" for noun, n, most in sizes if n > most]:
+        what = f"the table is too large to be read: it has {' and '.join(excesses)}"
         remedy = "export only the columns that are needed, or split the table"
         raise DataError([Problem("E102", what, name, remedy)])
 
@@ -118,13 +118,13 @@ class Table:
     def __post_init__(self) -> None:
         require_size(self.name, *self.frame.shape)
         if not all(is_unicode(str(name)) for name in self.frame.columns):
-            what = "the table cannot be read: the name of a column holds half of a surrogate pair"
+            what = "the table cannot be read: the name of a column contains half of a surrogate pair"
             raise DataError([Problem("E102", what, self.name, "rename the column")])
 
     def with_rows(self, frame: pd.DataFrame) -> "Table":
-        """Return the table with the rows of ``frame`` instead of its own rows.
+        """Return a copy of the table whose rows are replaced by the rows of ``frame``.
 
-        Each row of ``frame`` was made from a row of this table; the index of ``frame`` holds the number of that row.
+        The index of ``frame`` holds, for each row, the number of the row of this table from which the row was made.
         """
         made_of = frame.index.to_numpy()
         lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
@@ -132,26 +132,26 @@ class Table:
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
     def with_dropped(self, reason: str, n: int) -> "Table":
-        """Return the table with one more count of rows or votes that were left out."""
+        """Return a copy of the table that counts ``n`` more rows or votes as left out."""
         entry: Dropped = {"reason": reason, "annotator": "unknown", "n": n}
         return replace(self, dropped=(*self.dropped, entry))
 
     def with_names(self, columns: Mapping[str, str]) -> "Table":
-        """Return the table with other columns for badpo's names."""
+        """Return a copy of the table with a new mapping from badpo's column names to the table's column names."""
         return replace(self, theirs=columns)
 
     def without_names(self, *ours: str) -> "Table":
-        """Return the table without columns for some of badpo's names."""
+        """Return a copy of the table with some of badpo's column names removed from the mapping."""
         return self.with_names({name: own for name, own in self.theirs.items() if name not in ours})
 
     def row_name(self, row: int) -> str:
-        """Return the number (counted from 1) of the source row from which a row of the table was made."""
+        """Return the number, counted from 1, of the source row from which a row of the table was made."""
         return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
 
     def noted(
         self, code: str, what: str, remedy: str = "nothing", fix: Correction | None = None
     ) -> "Table":
-        """Return the table with one more notice about how it was read."""
+        """Return a copy of the table with one more notice about how the table was read."""
         note = Problem(code, what, self.name, remedy, len(self.frame), fix=fix or {})
         return replace(self, notes=(*self.notes, note))
 
@@ -161,7 +161,7 @@ _WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA
 
 
 def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
-    """Return the index of each value among the distinct values, and the distinct values by first appearance.
+    """Return each value's index among the distinct values, and the distinct values in order of first appearance.
 
     `pandas.factorize` is not used because pandas before version 3 compares texts only up to the first NUL character.
     """
@@ -179,9 +179,9 @@ def as_objects(values: Iterable[object]) -> Objects:
 def as_ids(column: Iterable[Cell]) -> Objects:
     """Return the identifiers in a column as text, with None for missing identifiers.
 
-    Whole numbers are written without the decimal point that pandas adds if another cell in the column is empty. Text is
-    normalized to Unicode form NFC, in which an accented letter is one character, and otherwise stays unchanged. Blank
-    cells and common words for missing values, such as ``NA`` and ``null``, count as missing.
+    Whole numbers are written without the decimal point that pandas adds if another cell in the column is empty. Text
+    stays unchanged, except that it is normalized to Unicode form NFC, which encodes accented letters as single
+    characters. Blank cells and common words for missing values, such as ``NA`` and ``null``, count as missing.
     """
     cells = pd.Series(column, dtype=object).to_numpy(copy=True)
     cells[pd.isna(cells)] = None
@@ -196,7 +196,7 @@ def _id_text(value: Cell | bytes) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    # escape NUL characters and single surrogates: pandas 2 compares texts only up to a NUL, and UTF-8 has no surrogates
+    # escape NUL characters and lone surrogates: pandas 2 compares texts only up to a NUL, and UTF-8 has no surrogates
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     text = normalize_text(text, "NFC")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
@@ -208,15 +208,15 @@ def text_key(value: str | Sequence[Mapping[str, str]]) -> str:
 
 
 def cell_key(value: Cell) -> str:
-    """Return a string that identifies any cell, even a cell that cannot be written as JSON."""
+    """Return a string that identifies a cell, even if the cell cannot be written as JSON."""
     return value if isinstance(value, str) else repr(value)
 
 
 def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
-    """Return the index of each cell's content among the distinct contents, and the array of distinct contents.
+    """Return the index of each cell's content in an array of the distinct contents, and return this array.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
-    of the array is None. For a cell with any other value, the array contains a `ValueError` object that describes the
+    of the array is None. If a cell holds anything else, the array contains a `ValueError` object that describes the
     problem.
     """
     others: dict[Hashable, Messages | ValueError] = {}
@@ -249,8 +249,8 @@ def as_messages(cell: object) -> Messages:
     """Return the chat messages in a cell as plain dicts whose contents are text.
 
     A single message becomes a list with one message. If the content of a message is a list of text parts, the parts are
-    joined. If a message key has the value None, as is usual in parquet files, the key is left out. A cell that holds no
-    messages raises a `ValueError`.
+    joined. Message keys with the value None, which are common in parquet files, are left out. If the cell holds no
+    messages, a `ValueError` is raised.
     """
     if isinstance(cell, Mapping):
         cell = [cell]
@@ -274,7 +274,7 @@ def _message(message: object) -> Json:
         is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
         content = "".join(texts) if is_text else None
     if content is None and fields.get("tool_calls"):
-        remedy = "attributes read only the text of a message, so write the call into its content"
+        remedy = "write the call into the content of the message, because attributes read only text"
         raise ValueError(f"the {role} message calls a tool and has no text; {remedy}")
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")
@@ -299,7 +299,7 @@ _NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 _USUAL_TEXT = 15  # smallest median length of the texts in a column of texts, in characters
 
 
-# Number of characters at the beginning of a text that are enough to recognise words.
+# The first MANY_CHARACTERS characters of a text are enough to recognize words.
 MANY_CHARACTERS = 10_000
 WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
 
@@ -315,7 +315,7 @@ def ids_in(column: pd.Series) -> pd.Series:
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
     """Return, for each row, whether two columns hold the same text (see `is_same_text`).
 
-    If the first column is empty in a row, the result for the row is False.
+    In rows with an empty first column, the result is False.
     """
     is_there = column.notna().to_numpy()
     cells = zip(map(cell_key, column[is_there]), map(cell_key, other[is_there]), strict=True)
@@ -325,7 +325,7 @@ def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
 
 
 def is_same_text(cell: str, text: str) -> bool:
-    """Return whether a cell equals a text apart from white space, or is the beginning of the text followed by dots."""
+    """Return whether a cell equals a text, apart from white space, or is a copy that was cut and ends in dots."""
     cell, text = (" ".join(each.split()) for each in (cell, text))
     beginning = cell.removesuffix("...").removesuffix("\u2026").rstrip()
     is_cut = len(beginning) >= _USUAL_TEXT and beginning != cell
@@ -352,7 +352,7 @@ def are_votes(column: pd.Series) -> bool:
 
 def holds_texts(column: pd.Series) -> bool:
     """Return whether most cells of a column are texts or chats, which are longer than labels."""
-    # searching all of a very long text, in every row that repeats the text, could take minutes
+    # searching very long texts in full could take minutes if many rows repeat the same text
     texts = [cell for cell in column if isinstance(cell, str) and WORDS.search(cell, 0, MANY_CHARACTERS)]
     chats = [*filter(is_chat, column)]
     lengths = [len(str(cell)) for cell in texts + chats]
@@ -457,11 +457,11 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """Return the columns in which every cell holds a vote.
 
     A vote is a side label, a rating on a small scale, or a copy of the preferred answer or of its model's name. If no
-    column holds votes, return the columns that share the same two or three words with another column.
+    column holds votes, return the columns with two or three distinct labels that are the same in another column.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
-    # every column is compared with every answer column, so this limit bounds the time for tables with many columns
+    # _MOST_SIDES limits the running time, because every column is compared with every answer column
     if len(sides) > _MOST_SIDES:
         sides = models[:_MOST_SIDES]
 
@@ -485,7 +485,7 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Return the largest set of vote columns with similar labels.
 
     Two vote columns are similar if they share at least half of their labels. If some column names differ only in a
-    number at the end, similar columns must also have the same name apart from this number.
+    trailing number, the names of similar columns must also be equal apart from this number.
     """
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
@@ -503,7 +503,7 @@ def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
-    """Judging by cells and names, return the columns that show most clearly which side was preferred."""
+    """Return the columns whose cells and names show most clearly which side was preferred."""
 
     def rank(name: str) -> tuple[int, bool, bool, bool]:
         return (
@@ -539,7 +539,7 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
         return 0
     labels = few_labels(column)
     if len(labels) == 1 < len(column) and not names_vote(name):
-        return 0  # the cells are the same in every row, such as the number of a session
+        return 0  # the cell is the same in every row, such as the number of a session
     if direction_of(name):
         return NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
@@ -549,13 +549,13 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
     called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
     if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
         return NAMES_SIDES
-    found = as_numbers(column)  # numbers of a slider repeat, numbers that are ids do not
+    found = as_numbers(column)  # the numbers of a slider repeat, but ids do not
     is_scale = (np.abs(found) <= _LARGEST_SCALE).all() and 3 < len(np.unique(found)) < len(found)
     return 2 if are_votes(column) else int(len(labels) in _FEW_WORDS or is_scale)
 
 
 def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the given vote columns, but leave out each column that is a copy of an earlier column.
+    """Return the vote columns ``names`` without the columns that are copies of earlier columns.
 
     A column is a copy if an earlier column from the same source object names the same side in every row.
     """
@@ -567,9 +567,9 @@ def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return the pairs of columns that name the two responses of a row by their ids, models or sources.
+    """Return the pairs of columns that identify the two responses in a row by id, model or source.
 
-    The label of a vote may be the id, the model or the source of the preferred response.
+    A vote's label may be the id, the model or the source of the preferred response.
     """
 
     def holds_words(name: str) -> bool:
@@ -599,7 +599,7 @@ def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = 
     cells = pd.concat([frame[name] for name in pair])
     is_number = np.isfinite([a, b])
     values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
-    # if one of the two columns has a tick, an empty cell of the other column in the same row means "not preferred"
+    # if one column has a tick in a row, an empty cell in the other column means "not preferred"
     is_said = is_number.any(axis=0) if values <= {0.0, 1.0} else is_number
     if not len(a) or is_said.mean() < filled or is_number.sum() < NEARLY_ALL * cells.notna().sum():
         return False
@@ -618,10 +618,11 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # any word in a column name may name the side; column names longer than LONGEST_LEGEND are skipped to save time
+    # any word in a column name may name the side of a rating
+    # column names longer than LONGEST_LEGEND are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]
-    # a number in a column name may identify the annotator, so numbers are the last words to be tried as names of sides
+    # a number in a column name may identify the annotator, so numbers are tried last as names of sides
     for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
         before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
         both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
@@ -635,10 +636,10 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
 
 
 def likely_annotators(table: Table) -> list[str]:
-    """In a table whose columns have badpo's names, return the columns that very likely name the annotators.
+    """Return the columns that very likely name the annotators; the table must use badpo's column names.
 
     Columns with a name such as "annotator" or "rater" come first. If source rows hold several votes, a column is
-    returned only if it differs between votes from the same row.
+    returned only if its values differ within a source row.
     """
     frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*PAIR, "response", "chosen", "rejected") if ours in frame]
@@ -652,7 +653,7 @@ def likely_annotators(table: Table) -> list[str]:
         reasons = {name: reason for name, reason in reasons.items() if several[name].nunique().max() > 1}
     if found := [name for name in reasons if reasons[name] in ("called", "crossed", "codes")]:
         return sorted(found, key=lambda name: reasons[name] != "called")
-    # a column of people's names is accepted as annotators only if no other column has people's names
+    # a column of people's names counts as the annotator column only if no other column holds people's names
     named = [name for name in reasons if reasons[name] == "names"]
     return named if len(named) == 1 else []
 
@@ -695,7 +696,7 @@ def _reason_for_annotators(column: pd.Series, prompts: pd.Series, compared: pd.S
 
 
 def open_columns(table: Table) -> list[str]:
-    """Return the unused columns of a recognised table that hold no votes, no texts and no unique ids."""
+    """Return a recognized table's unused columns, except columns that hold votes, texts or unique ids."""
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
     votes = columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
@@ -705,7 +706,7 @@ def open_columns(table: Table) -> list[str]:
 
 
 def unused_columns(table: Table) -> tuple[str, ...]:
-    """Return the unused columns of a recognised table that may name the annotators, the likeliest column first."""
+    """Return a recognized table's unused columns that may name the annotators, the likeliest column first."""
     free = open_columns(table)
     called = filter(is_called_like_people, free)
     return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *called, *free]))
@@ -714,8 +715,8 @@ def unused_columns(table: Table) -> tuple[str, ...]:
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
     """Return whether a column may hold groups of annotators.
 
-    Each annotator must have exactly one label, and the number of labels must be at least two but smaller than the
-    number of annotators.
+    Each annotator must have exactly one label. The column must have at least two labels, but fewer labels than
+    annotators.
     """
     # if the first rows hold more than MOST_LABELS labels, the column cannot hold groups, so skip the other rows
     if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
@@ -755,7 +756,7 @@ class Findings:
         if not len(index):
             return
         if code[0] == "E" and self.drops_bad_rows:
-            # users share pages that state the reason, so the reason must not contain labels, which may be private
+            # users share pages that show the reason, so the reason must not quote labels, which may be private
             self.bad[index] = "bad row: " + what.partition(' "')[0]
             return
         if code[0] == "E" and fix is None and len(index) <= max(1, FEW_ROWS * len(rows)):
@@ -807,13 +808,13 @@ class Findings:
         try:
             ids = as_ids(self.frame[name])
         except ValueError as error:
-            self.note(code, f"{name}: {error}", "give one id or label in each cell", len(ids), name)
+            self.note(code, f"{name}: {error}", "write one id or label in each cell", len(ids), name)
         else:
             self.rows(code, f"no {name}", name, pd.isna(ids) & bool(remedy), str(remedy), fix)
         return ids
 
     def stop_at_errors(self) -> None:
-        """Raise a `DataError` if one of the problems found is an error; the `DataError` lists all problems."""
+        """If at least one problem is an error, raise a `DataError` that lists all problems."""
         if any(problem.severity == "error" for problem in self.problems):
             raise DataError(worst_first(self.problems))
 
