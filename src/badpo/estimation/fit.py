@@ -1,9 +1,9 @@
-"""Estimate annotators' biases from votes, and find the biases that are infinite or not identified.
+"""Estimate annotators' biases from votes, and detect biases that are infinite or not identified.
 
-A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's default
-estimator, `fit_conditional`, conditions on how many votes on a comparison chose response a, so the quality of the
-responses cancels out. `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per
-comparison. In this module a "bias" is the bias of one annotator toward one attribute.
+A model of the quality of comparisons (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's
+default estimator, `fit_conditional`, conditions on the number of votes for response a on each comparison, so the
+quality of the responses cancels out. For tables with one vote per comparison, use
+`badpo.estimation.alternative_estimators`. In this module, a "bias" is the bias of one annotator toward one attribute.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from badpo.theory.identifiability import (
 
 # Two logits change equally along a direction of recession if their changes differ by less than this tolerance.
 SAME = 1e-4
-# Relative precision of the check in `has_expected_rank` if the design matrix is large.
+# Relative precision of the linear solver in `has_expected_rank`, which checks large design matrices.
 CONFIRMED = 1e-5
-# If an entry of the gradient is larger than this value, the fit has not reached a maximum.
+# The fit has not reached a maximum if an entry of the gradient is larger than this value.
 REACHED = 1e-6
-# An annotator's votes determine neither a bias nor a Newton step if their information is below this value.
+# An annotator's votes determine no Newton step toward a bias if their information is below this value.
 NO_INFORMATION = 1e-12
-# If one cluster contains more than this share of the information about a bias, no clustered error can be estimated.
+# A clustered error cannot be estimated if one cluster contains more than this share of the information about a bias.
 WHOLE = 1 - 1e-9
 # Two teams of annotators count as weakly joined if the ratio R in `find_weakly_joined_teams` exceeds this value.
 WEAKEST_JOINT = 10.0
 # Smallest standard error, in log-odds, of the difference in bias between two weakly joined teams.
 LARGE_ERROR = 0.25
-# Largest root mean square, in log-odds, of the individual biases' standard errors in a weakly joined team.
+# Largest root mean square of the standard errors of the biases in a weakly joined team, in log-odds.
 HALF_KNOWN = 1.0
 # Smallest number of annotators in a weakly joined team.
 SMALLEST_TEAM = 3
@@ -67,8 +67,8 @@ SMALLEST_TEAM = 3
 class Votes(NamedTuple):
     """Arrays of votes from which biases and reliability are estimated.
 
-    ``comparison`` and ``annotator`` are numbers, of shape (n_votes,). ``sign``, of shape (n_votes,), is +1 for a vote
-    for a and -1 for a vote for b. ``delta``, of shape (n_votes, n_attributes), is g(a) - g(b).
+    ``comparison`` and ``annotator`` are integer codes, ``sign`` is +1 for a vote for a and -1 for a vote for b; the
+    three arrays have the shape (n_votes,). ``delta`` is g(a) - g(b), with the shape (n_votes, n_attributes).
     """
 
     comparison: Ints
@@ -85,45 +85,45 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class BiasEstimates:
-    r"""Biases of m annotators toward q attributes, in log-odds; positive if an annotator prefers more of an attribute.
+    r"""Biases of m annotators toward q attributes, in log-odds; positive if an annotator prefers more of the attribute.
 
     Attributes
     ----------
     quality : str
-        How the comparisons' quality is treated: "conditional" or "marginal".
+        Model of the quality of comparisons: "conditional" or "marginal".
     deviation : array of shape (m, q)
-        :math:`\theta_k` minus the mean over the annotators of its component with a finite estimate. If the shared
-        bias is known (``absolute``), :math:`\theta_k` itself, which is 0 for anchored annotators. NaN without
-        information; infinite if all votes are for one side.
+        :math:`\theta_k` minus the mean of the finite estimates in the annotator's component. If the shared bias is
+        known (``absolute``), :math:`\theta_k` itself, which is 0 for anchored annotators. NaN without information;
+        infinite if all votes are for one side.
     se : array of shape (m, q)
-        Standard error of the deviation, including the error of the mean. NaN without a finite estimate, and for
-        everybody if the likelihood has no maximum.
+        Standard error of the deviation, including the error of the mean. NaN without a finite estimate, and NaN for all
+        annotators if the likelihood has no maximum.
     df : array of shape (m, q)
         Degrees of freedom of Student's t for the confidence interval; infinite if errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
-        The same, except that an infinite bias is replaced with one Newton step from the mean of the others. This is the
-        estimate that a prior around the others needs. NaN if the error is not known.
+        Deviations and standard errors in which one Newton step from the mean of the other biases replaces an infinite
+        bias. Shrinkage toward the other biases uses these finite values. NaN if the standard error is not known.
     status : object array of shape (m, q)
-        "ok"; "separated_high" or "separated_low" for an infinite bias; "anchored"; "insufficient" for an estimate
-        from fewer than ``min_informative`` informative votes; "no_cross" if the annotator never saw the attribute
-        differ; "no_information" if the annotator saw it differ only in votes that are not informative.
+        "ok"; "separated_high" or "separated_low" for an infinite bias; "anchored"; "insufficient" for an estimate from
+        fewer than ``min_informative`` informative votes; "no_cross" if the annotator never judged sides that differ in
+        the attribute; "no_information" if the annotator judged such sides, but only in votes that are not informative.
     component : int array of shape (m, q)
-        The votes compare annotators with the same number; -1 without information.
+        Number of the annotator's component; the votes compare annotators in the same component. -1 without information.
     n_informative : int array of shape (m, q)
         Number of informative votes, which show differences between annotators.
     origin : array of shape (m, q)
-        The value from which the deviation is measured, as far as it is identified; 0 if the shared bias is known.
+        Value from which the deviation is measured, as far as it is identified; 0 if the shared bias is known.
     shared_bias, shared_bias_se, shared_bias_se_population : array of shape (q,)
-        Mean bias if it is known, otherwise NaN; its standard error for other comparisons; its standard error for
-        other comparisons and other annotators like these, which is NaN for one annotator.
+        Mean bias, or NaN if it is not identified; standard error for other comparisons and the same annotators;
+        standard error for other comparisons and a population of annotators, which is NaN for a single annotator.
     absolute : bool array of shape (q,)
-        Whether the shared bias is known, because annotators are anchored or because the attribute varies between the
-        votes on one comparison. If this identifies the bias of some annotators only, deviations are measured from
-        means.
+        Whether the shared bias is known, because annotators are anchored or because votes on one comparison differ in
+        the attribute. If this identifies the biases of only some annotators, deviations are measured from means.
     covariance : array of shape (m * q, m * q) or None
-        Covariance of the deviations, annotator by annotator; NaN without a finite estimate, None if too large.
+        Covariance of the deviations, ordered by annotator and then by attribute; NaN without a finite estimate, None if
+        the matrix is too large.
     gradient_norm : float
-        Largest gradient entry at the estimate; above ``REACHED`` the estimate is not a maximum.
+        Largest entry of the gradient at the estimate; if the entry exceeds ``REACHED``, the estimate is not a maximum.
     """
 
     quality: str
@@ -145,12 +145,12 @@ class BiasEstimates:
 
     @property
     def ci_low(self) -> Floats:
-        """Lower ends of the 95 % confidence intervals; NaN without a finite estimate."""
+        """Lower limits of the 95 % confidence intervals; NaN without a finite estimate."""
         return np.asarray(self.deviation - stdtrit(self.df, 0.975) * self.se)
 
     @property
     def ci_high(self) -> Floats:
-        """Upper ends of the 95 % confidence intervals; NaN without a finite estimate."""
+        """Upper limits of the 95 % confidence intervals; NaN without a finite estimate."""
         return np.asarray(self.deviation + stdtrit(self.df, 0.975) * self.se)
 
 
@@ -161,16 +161,16 @@ def fit_conditional(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
-    r"""Estimate biases by the conditional likelihood, given how many votes on every comparison chose response a.
+    r"""Estimate biases by maximum likelihood, conditional on the number of votes for response a on each comparison.
 
     .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
         {\sum_{|V| = |W_c|} \exp \sum_{j \in V} \theta_{k_j} \cdot d_j}
 
-    Here :math:`W_c` is the set of votes for response a on comparison c, and V is any set of the same number of its
-    votes. The quality of the comparison cancels, so the estimator assumes neither a distribution of quality nor a
-    random assignment of comparisons to annotators. It is consistent for any number of votes per comparison, unlike an
-    estimator with a free quality parameter per comparison. Comparisons with one vote and unanimous comparisons
-    contain no information.
+    Here :math:`W_c` is the set of votes for response a on comparison c, and V is any set of as many votes on the same
+    comparison. The quality of the comparison cancels out, so the estimator assumes neither a distribution of quality
+    nor a random assignment of comparisons to annotators. The estimator is consistent for any number of votes per
+    comparison. An estimator with a free quality parameter for each comparison is not consistent. Comparisons with one
+    vote and unanimous comparisons contain no information.
 
     Parameters
     ----------
@@ -178,31 +178,32 @@ def fit_conditional(
     anchored : bool array of shape (n_annotators,), or None
         Annotators who are declared to have no bias.
     min_informative : int
-        With fewer informative votes the status is "insufficient".
+        Annotators with fewer informative votes have the status "insufficient".
     clusters : int array of shape (n_votes,), or None
-        The prompt of each vote. If given, errors are clustered (`clustered_variance_ratios`), because a bias may
-        differ by prompt.
+        Prompt of each vote. If given, standard errors are clustered by prompt (`clustered_variance_ratios`), because a
+        bias may differ between prompts.
 
     Returns
     -------
     BiasEstimates
         If all informative votes of an annotator are for one side, the bias is infinite. The infinite bias explains
-        these votes, and the other biases are estimated without them. The same holds if biases are infinite only for a
-        combination of attributes, or if attributes differed only together. If a group of annotators won every vote
-        against the rest, the group and the rest are separate components.
+        these votes, so the other biases are estimated without the votes. Votes are omitted in the same way if only a
+        combination of biases is infinite, or if attributes always differ together. If a group of annotators won every
+        disagreement with the rest, the group and the rest are separate components.
 
     Raises
     ------
     ValueError
-        If arrays differ in length, a sign is not +1 or -1, an annotator is out of range or delta is not finite.
+        If the arrays differ in length, a sign is not +1 or -1, an annotator code is out of range, or delta is not
+        finite.
 
     References
     ----------
-    BA-DPO, Theorem `thm:identif`, on identification; Andersen (1970) on conditioning on sufficient statistics.
+    BA-DPO, Theorem `thm:identif` (identification); Andersen (1970) (conditioning on sufficient statistics).
 
     Examples
     --------
-    Two annotators who disagree on four comparisons, three times in the same way: the difference is log(3).
+    Two annotators disagree on four comparisons, three times in the same direction, so their biases differ by log(3):
 
     >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
     >>> biases = fit_conditional(Votes(np.repeat(np.arange(4), 2), sign, np.tile([0, 1], 4), np.ones((8, 1)), 2))
@@ -223,12 +224,13 @@ def fit_conditional(
 
 @dataclass(frozen=True)
 class ArrangedVotes:
-    """Votes that a fit uses, sorted in the order of their ``blocks`` (comparisons).
+    """Votes used in a fit, sorted in the order of their ``blocks`` (comparisons).
 
     ``row`` is the position of a vote among all votes. ``informative`` says whether a vote is informative about its
-    annotator's bias toward an attribute. ``saw_difference`` says whether an annotator saw the sides differ in any
-    vote. ``absolute`` marks the attributes whose shared bias is taken as known. If ``free_quality``, nothing is
-    assumed about the comparisons' quality, so a vote is informative only in relation to other votes on its comparison.
+    annotator's bias toward an attribute. ``saw_difference`` says whether an annotator judged sides that differ in the
+    attribute. ``absolute`` marks the attributes whose shared bias is taken as known. If ``free_quality`` is true, the
+    quality of each comparison is a free parameter, so a vote is informative only relative to other votes on the same
+    comparison.
     """
 
     row: Ints
@@ -243,10 +245,10 @@ class ArrangedVotes:
     free_quality: bool
 
     def select(self, chosen: Bools) -> ArrangedVotes:
-        """Select the chosen votes and arrange them as if no other votes had been cast.
+        """Select votes, and arrange the selected votes as if no other votes had been cast.
 
-        If the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
-        comparisons, and comparisons on which no attribute differs.
+        If the quality of every comparison is a free parameter, unanimous comparisons and comparisons whose sides do not
+        differ are excluded, because they have no informative votes.
         """
         rows = np.flatnonzero(chosen)
         comparison, sign, delta = self.comparison[rows], self.sign[rows], self.delta[rows]
@@ -256,7 +258,7 @@ class ArrangedVotes:
             used = np.bincount(comparison, informative.any(axis=1))[comparison] > 0
             rows, comparison, sign = rows[used], comparison[used], sign[used]
             informative = informative[used]
-        # comparisons with the same number of wins are adjacent, because their likelihood is computed together
+        # comparisons with the same number of wins become adjacent, so that their likelihoods are computed together
         order, blocks = sort_into_blocks(comparison, sign > 0)
         rows = rows[order]
         return replace(
@@ -271,12 +273,12 @@ class ArrangedVotes:
 
     @property
     def comparison(self) -> Ints:
-        """The comparison's number in the blocks."""
+        """Number of each vote's comparison in the blocks."""
         return self.blocks.comparison
 
     @cached_property
     def varying(self) -> Bools:
-        """Mask of votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
+        """Mask, of shape (n_votes, n_attributes), of votes on comparisons within which the attribute varies."""
         if not len(self.row):
             return np.zeros_like(self.informative)
         delta, starts = self.delta, self.blocks.starts
@@ -284,11 +286,11 @@ class ArrangedVotes:
         return differs[self.comparison]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Count each annotator's chosen votes; the result has one column per attribute."""
+        """Count the votes selected by ``chosen`` for each annotator; the result has one column per attribute."""
         return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
-        """Build the matrix, of shape (n_votes, n_biases), that maps the ``active`` biases (row by row) to logits."""
+        """Build the matrix, of shape (n_votes, n_biases), that maps the ``active`` biases to the votes' logits."""
         design = bias_design(self.annotator, self.delta, len(active))[:, active.ravel()]
         design.eliminate_zeros()
         return design
@@ -301,7 +303,7 @@ def arrange_votes(
     free_quality: bool = True,
     absolute: ArrayLike = False,
 ) -> ArrangedVotes:
-    """Validate votes and arrange them."""
+    """Validate and arrange votes."""
     c, k, d, m = judgment_arrays(votes.comparison, votes.annotator, votes.delta, votes.n_annotators)
     s = np.asarray(votes.sign, float)
     wrong = np.flatnonzero(np.abs(s) != 1)
@@ -330,14 +332,13 @@ def arrange_votes(
 def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes:
     """Repeatedly remove the votes of annotators with infinite biases until every remaining bias is finite.
 
-    The estimate of a bias is infinite if all informative votes of the annotator are for one side. An infinite bias
-    predicts the annotator's informative votes without error, so the other biases are estimated without these votes.
-    After one annotator's votes have been removed, another annotator may have no informative votes or only votes for one
-    side, so the function repeats the removal. A combination of attributes can also predict all votes of an annotator
-    without error.
+    The estimate of a bias is infinite if all informative votes of the annotator are for one side, or if a combination
+    of attributes predicts all votes of the annotator. An infinite bias predicts these votes without error, so the other
+    biases are estimated without the votes. After the removal of one annotator's votes, another annotator may have no
+    informative votes, or only votes for one side, so the function repeats the removal.
 
-    ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function writes the status of the
-    other biases into ``status``.
+    ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function updates ``status`` for all
+    other biases.
     """
     while True:
         live = votes.informative & (status == "ok")[votes.annotator]
@@ -352,7 +353,8 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
         # A bias that can diverge to plus infinity and to minus infinity is not identified.
-        # A bias can diverge in both directions if its attribute differed only when another attribute differed too.
+        # A bias can diverge in both directions if the sides differ in its attribute only if they differ in another
+        # attribute.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -362,7 +364,7 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
 
 
 def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
-    r"""Mark the votes that become certain along a direction in which the conditional likelihood keeps increasing.
+    r"""Return a mask of votes that become certain along a direction of recession of the likelihood.
 
     A direction in the space of biases is a direction of recession if, on every comparison, no losing vote's logit
     increases more than a winning vote's logit. In a direction that is not a direction of recession, the likelihood
@@ -371,8 +373,8 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
     votes on the same comparison. The likelihood of the votes that do not become certain stays constant along the
     direction.
 
-    ``change`` is the change of each vote's logit along the direction. All entries are False if the direction is not a
-    direction of recession or does not change the likelihood.
+    ``change`` is the change of each vote's logit along the direction. All returned values are False if the direction is
+    not a direction of recession, or if the likelihood does not change along the direction.
     """
     change, of = change / np.abs(change).max(), blocks.comparison
     winner = np.minimum.reduceat(np.where(won, change, np.inf), blocks.starts)
@@ -387,14 +389,14 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of values, such as biases: ``label`` is the group of each value. A value in ``absolute`` has no group."""
+    """Groups of values, such as biases: ``label`` has the group of each value; values in ``absolute`` have no group."""
 
     label: Ints
     absolute: Bools
 
     @cached_property
     def member(self) -> sparse.csr_array:
-        """Indicator matrix of each value's group, of shape (n_values, n_groups); zero for values in ``absolute``."""
+        """Indicator matrix of the groups, with shape (n_values, n_groups); rows of values in ``absolute`` are zero."""
         n, relative = len(self.label), (~self.absolute).astype(float)
         entries = relative, (np.arange(n), self.label)
         return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
@@ -405,7 +407,7 @@ class Groups:
         return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
 
     def centered(self, values: Floats) -> Floats:
-        """Along the first axis, which enumerates the values of the groups, center at the mean of each group."""
+        """Subtract the mean of each group from the values, along the first axis."""
         return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
 
@@ -413,11 +415,11 @@ class Groups:
 class IdentifiedBiases(Groups):
     """Biases that the votes identify, either absolutely or relative to other biases in the same group.
 
-    ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward one attribute with
-    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks biases whose
-    absolute size is identified. ``compared`` marks biases that are identified at least relative to another bias. The
-    columns of ``flat`` are orthonormal directions in which a change in the biases affects no vote's probability;
-    ``flat`` has no columns if the design matrix is too large.
+    ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward the same attribute
+    can be compared if they have the same ``group``; ``label`` numbers the groups of all attributes. ``absolute`` marks
+    biases whose absolute size is identified. ``compared`` marks biases that are identified at least relative to another
+    bias. The columns of ``flat`` are orthonormal directions in which a change in the biases affects no vote's
+    probability; ``flat`` has no columns if the design matrix is too large.
     """
 
     annotator: Ints
@@ -427,7 +429,7 @@ class IdentifiedBiases(Groups):
     flat: Floats
 
     def centered_variance(self, variance: Floats) -> Floats:
-        """Variances of uncorrelated values after the values have been centered at the mean of each group."""
+        """Variances of uncorrelated values after the group means have been subtracted."""
         shared = (self.member.T @ variance) / self.size**2
         weight = 1 - 2 * (self.member @ (1 / self.size))
         return np.asarray(weight * variance + self.member @ shared)
@@ -436,13 +438,13 @@ class IdentifiedBiases(Groups):
 def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -> IdentifiedBiases:
     """Find the biases that the votes identify.
 
-    All biases are comparable unless the quality of every comparison is a free parameter.
+    All biases are comparable, unless the quality of every comparison is a free parameter.
 
-    A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators are
-    anchored, or if an attribute varies between the votes on one comparison. The rank of the design matrix decides
-    exactly which biases are identified. For a large design matrix the function uses the graph of annotators who share
-    comparisons. If attributes are not collinear, the graph and the rank identify the same biases. After a fit with
-    groups from the graph, `has_expected_rank` checks these groups.
+    A shared bias is identified only if quality cannot explain the same votes: if annotators are anchored, or if votes
+    on one comparison differ in the attribute. The rank of the design matrix determines exactly which biases are
+    identified. If the design matrix is large, the function uses the graph of annotators who share comparisons instead.
+    The graph and the rank give the same result if attributes are not collinear. After a fit with groups from the graph,
+    `has_expected_rank` checks the groups.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -462,17 +464,17 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
     group, absolute = group[active] * votes.free_quality, absolute[active]
     label = attribute * (group.max(initial=0) + 1) + group
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
-    # a shared bias counts as not identified if it is identified only for some of the annotators
+    # a shared bias that is identified for only some annotators counts as not identified
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
     compared = absolute | in_company
     return IdentifiedBiases(label, absolute, annotator, attribute, group, compared, flat)
 
 
 def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:
-    """Find groups of annotators who share comparisons, and mark the biases whose absolute size is identified.
+    """Find groups of annotators who share comparisons, and the biases whose absolute size is identified.
 
-    A bias is identified if the annotator's group contains an anchored annotator, or contains votes on a comparison
-    within which the attribute varies.
+    The absolute size of a bias is identified if the annotator's group contains an anchored annotator, or votes on a
+    comparison within which the attribute varies.
     """
     m, groups, absolute = len(active), [], []
     columns = zip(votes.informative.T, votes.varying.T, active.T, strict=True)
@@ -488,7 +490,7 @@ def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bo
 
 
 def has_expected_rank(expected: IdentifiedBiases, information: Information) -> bool:
-    """Check whether the information matrix is singular only along the means of the expected groups.
+    """Return whether the information matrix is singular only along the means of the expected groups.
 
     If the information matrix has other singular directions, a random vector without the group means is not in the range
     of the matrix, and conjugate gradients do not converge for this vector.
@@ -505,10 +507,10 @@ def has_expected_rank(expected: IdentifiedBiases, information: Information) -> b
 
 @dataclass(frozen=True)
 class _Fit:
-    """Result of a fit: biases at the maximum of the likelihood, the votes used, and which biases are identified.
+    """Result of a fit: the votes used, the biases at the maximum of the likelihood, and the identified biases.
 
-    ``variance`` and ``covariance`` belong to the deviations; ``covariance`` is None if it is too large to store.
-    ``cluster`` is the prompt of each vote, or None if errors are not clustered.
+    ``variance`` and ``covariance`` are those of the deviations; ``covariance`` is None if the matrix is too large to
+    store. ``cluster`` is the prompt of each vote, or None if standard errors are not clustered.
     """
 
     votes: ArrangedVotes
@@ -531,7 +533,7 @@ class _Fit:
 
     @cached_property
     def clustered(self) -> tuple[Floats, Floats]:
-        """`clustered_variance_ratios` of every bias."""
+        """Result of `clustered_variance_ratios` for all biases."""
         saw, n = self.design.tocoo(), len(self.top.biases)
         if self.cluster is None:
             return np.ones(n), np.full(n, np.inf)
@@ -544,7 +546,7 @@ class _Fit:
 
     @cached_property
     def covariance(self) -> Floats | None:
-        """Clustered covariance matrix of the deviations; None if it is too large to store."""
+        """Clustered covariance matrix of the deviations; None if the matrix is too large to store."""
         if len(self.top.biases) > LARGEST_DENSE:
             return None
         centered, size = self.known.centered, np.sqrt(self.clustered[0])
@@ -553,10 +555,11 @@ class _Fit:
 
     @cached_property
     def variance(self) -> Floats:
-        """Variance of every deviation, clustered."""
+        """Clustered variance of every deviation."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information about each annotator's biases when the other annotators' biases are known; 1 for inactive biases.
+        # Information about each annotator's biases if the biases of the other annotators are known; 1 for inactive
+        # biases.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)
@@ -570,17 +573,17 @@ class _Fit:
 def clustered_variance_ratios(
     bias: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_biases: int
 ) -> tuple[Floats, Floats]:
-    r"""Return each bias's ratio of clustered variance to variance for independent votes, and its degrees of freedom.
+    r"""Return the ratio of clustered to independent variance for each bias, and the degrees of freedom.
 
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
         \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
 
-    Here s and h are the score and the information of bias k in cluster g, and K_{kg} is the cluster's share of h_k.
-    The result is the CR2 estimator with the degrees of freedom of Bell and McCaffrey, as in
-    `badpo.estimation.log_odds.cluster_errors`, for every bias as if the other biases were known. The result is NaN if
-    one cluster has all information. A sandwich estimator of all scores would have almost no error for biases that only
-    a few comparisons connect; a factor on the inverse information avoids this. Each entry of the arrays is a vote and
-    an attribute.
+    Here s_{kg} is the score of bias k in cluster g, h_k is the information about bias k, and K_{kg} is the share of h_k
+    in cluster g. The result is the CR2 estimator with the degrees of freedom of Bell and McCaffrey, as in
+    `badpo.estimation.log_odds.cluster_errors`, computed for every bias as if the other biases were known. The result is
+    NaN if one cluster has all information. A sandwich estimator over all scores would give almost no error to biases
+    that are connected by only a few comparisons. A factor on the inverse information avoids this problem. Each array
+    has one entry for each vote and attribute.
 
     Examples
     --------
@@ -615,13 +618,12 @@ def fit_biases(
     min_informative: int,
     clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
-    """Fit the finite biases, and set the status of the other biases.
+    """Fit the finite biases, and set the status of all other biases.
 
-    Two groups of annotators are separated if, whenever members of both groups disagree on a comparison, the member of
-    the first group chose the side with the attribute. The likelihood then keeps increasing with the difference in bias
-    between the two groups, although every annotator has votes for both sides. Groups of annotators can be separated
-    only if the quality of every comparison is a free parameter. The fit omits the votes that compare separated groups
-    of annotators.
+    Two groups of annotators are separated if, in every disagreement between them, the member of the first group chose
+    the side with the attribute. In this case, the likelihood keeps increasing with the difference in bias between the
+    two groups, although every annotator has votes for both sides. Groups can be separated only if the quality of every
+    comparison is a free parameter. The fit omits the votes that compare separated groups.
     """
     remaining = all_votes
     while True:
@@ -656,7 +658,7 @@ def _estimate_biases(
     model: QualityModel,
     min_informative: int,
 ) -> BiasEstimates:
-    """Collect the estimates from a fit, with one row per annotator and one column per attribute."""
+    """Arrange the estimates of a fit in arrays with one row per annotator and one column per attribute."""
     known, top = fit.known, fit.top
     place = known.annotator[known.compared], known.attribute[known.compared]
 
@@ -714,7 +716,7 @@ def _estimate_biases(
 def _step_from_mean(
     all_votes: ArrangedVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
-    """Return each bias's deviation and standard error after one Newton step from the mean of the estimated biases."""
+    """Return deviations and standard errors after one Newton step from the mean of the estimated biases."""
     biases, extra = np.zeros(fit.active.shape), fit.top.extra
     biases[fit.active] = fit.top.biases
     mean = biases.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
@@ -722,7 +724,7 @@ def _step_from_mean(
     logits = (biases[all_votes.annotator] * all_votes.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
-    # a vote with a probability below one half gets an information of 0.25, as at even odds, to shorten the step
+    # to shorten the step, a vote with a probability below one half gets the information of even odds (0.25)
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * all_votes.delta, information[:, None] * all_votes.delta**2
     slope, bend = (summed(all_votes.annotator, each, len(biases)) for each in pieces)
@@ -732,10 +734,9 @@ def _step_from_mean(
 
 
 def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informed: Bools) -> Ints:
-    """Return every annotator's group number for each attribute; the votes compare the biases within a group.
+    """Return the group number of every annotator for each attribute; the votes compare biases within a group.
 
-    Annotators with infinite or anchored biases also belong to groups. The number -1 means that the annotator has no
-    group.
+    Annotators with infinite or anchored biases also belong to groups. Annotators without a group have the number -1.
     """
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not all_votes.free_quality:
@@ -753,11 +754,11 @@ def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informe
 
 
 def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
-    """Mean of the identified biases, with a standard error for these annotators and one for a population of annotators.
+    """Mean of the identified biases, with two standard errors: for these annotators and for a population of annotators.
 
     The standard error for these annotators is clustered by comparison or by prompt, because a bias may differ between
-    comparisons. The standard error for a population also includes the between-annotator variance of biases that the
-    errors of the estimates do not explain.
+    comparisons. The standard error for a population also includes the between-annotator variance of the biases, beyond
+    the variance of the estimation errors.
     """
     biases, n, variance = fit.top.biases[members], len(members), fit.variance
     moves = np.zeros(len(variance))
@@ -788,12 +789,12 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""For each attribute, divide the annotators into teams if few votes compare the biases of different teams.
+    r"""Divide the annotators into teams, attribute by attribute, if few votes compare the biases of different teams.
 
     Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
     eigenvector of the smallest nonzero eigenvalue of L. Each position in this order divides the annotators into a set A
-    and the rest. The function chooses the set A with the largest ratio R: the variance of the difference in bias
-    between A and the other annotators, divided by the variance that the errors of individual biases imply.
+    and the rest. The function chooses the set A with the largest ratio R. This ratio divides the variance of the
+    difference in bias between A and the other annotators by the variance that the errors of individual biases imply.
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
@@ -802,12 +803,13 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
     The set A and the rest are separate teams if R exceeds ``WEAKEST_JOINT``, the standard error of the difference
     exceeds ``LARGE_ERROR``, and the mean of the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared on
     both sides. The function then divides each team in the same way. If comparisons are assigned to annotators at
-    random, R is small unless annotators have only about two informative votes each. All team numbers are 0 if there are
-    no separate teams.
+    random, R is small, unless annotators have only about two informative votes each. All team numbers are 0 if there
+    are no separate teams.
 
     Examples
     --------
-    Two teams of three judged 30 comparisons each, and two annotators of each team share one comparison:
+    Two teams of three annotators judged 30 comparisons each, and one comparison was judged by two annotators of each
+    team:
 
     >>> comparison, annotator = np.repeat(np.arange(61), 4), np.tile([0, 1, 2, 0, 3, 4, 5, 3], 31)[:244]
     >>> annotator[-4:] = [0, 1, 3, 4]
@@ -826,7 +828,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
         while candidates:
             members = candidates.pop()
             within = information[members][:, members]
-            # remove the information shared with annotators outside the team, so that every row sums to zero
+            # subtract the information shared with annotators outside the team, so that every row sums to zero
             shared = sparse.diags_array(within.sum(axis=1))
             is_apart = _find_weakly_joined_team(sparse.csr_array(within - shared))
             if is_apart.any():
@@ -836,7 +838,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """If only a few votes compare a team of annotators with all other annotators, mark the members of the team."""
+    """Return a mask of a team that few votes compare with all other annotators; all False without such a team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:
@@ -861,7 +863,7 @@ def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
 
 
 def _find_slowest_direction(scaled: sparse.csr_array, flat: Floats) -> Floats:
-    """Find the direction with the smallest scaled information among the directions orthogonal to ``flat``."""
+    """Find the direction with the smallest scaled information of all directions orthogonal to ``flat``."""
     if len(flat) <= LARGEST_FACTORED:
         unit = flat / np.linalg.norm(flat)
         return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]
