@@ -142,7 +142,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / ".dpo-s42.lock").symlink_to(target)
     for place in (tmp_path / "dpo-s42", "/proc/badpo"):
         with (
-            pytest.raises(ConfigError, match="cannot be created .* name a place"),
+            pytest.raises(ConfigError, match="cannot be created .* choose a folder"),
             locked(place, wait=True),
         ):
             pass

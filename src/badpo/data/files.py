@@ -1,7 +1,7 @@
-"""Write files atomically, lock files and folders, and detect damaged files by checksums.
+"""Write files atomically, lock files and folders, and detect damaged files by their checksums.
 
-A manifest (called a seal in the function names of this module) is a JSON file with its own checksum and the checksums
-of the files next to it. A checkpoint is complete only if it has a manifest. The manifest of a finished run is
+A manifest (function names in this module call it a seal) is a JSON file that contains its own checksum and the
+checksums of the files next to it. A checkpoint is complete only if it has a manifest. The manifest of a finished run is
 ``run.json``.
 """
 
@@ -34,9 +34,9 @@ RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.j
 DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
 BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
 BIAS_SUFFIX = "-bias"  # TRL's trainer writes a policy to FOLDER, and theta is written to FOLDER-bias
-# files of a finished run, in addition to the folder with the policy
+# files of a finished run, apart from the folder with the policy
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
-# a run that a script trained also contains the votes and, if the reference model has no name, the reference model
+# if a script trained the run, the run folder also contains the votes and, unless it has a name, the reference model
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
 # version of the run folder format; increase it when older versions of badpo would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
@@ -51,22 +51,22 @@ RUN_MARKS = (
 )
 # Run files are personal data if they hold theta, the state of theta's optimizer, or annotators' weights or types.
 # Manifests count as personal data too, because they contain checksums of files about individual annotators.
-# Logs count as personal data, because somebody could guess the votes, train on the guess, and compare the two logs.
+# Logs count as personal data, because anyone could guess the votes, train on the guess, and compare the new log.
 PERSONAL_RUN_FILES = (
     *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
     *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
     *(f"{name}{end}" for name in (VOTES_FILE, HELD_OUT_FILE) for end in ("", ".sha256")),
     *(".writing-*", ".*.unfinished"),
 )
-# These run files contain no data about individual annotators, unless a file contains a pseudonym or an id.
+# The files in POOL_RUN_FILES contain no data about individual annotators, unless a file contains a pseudonym or an id.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"
-# If an unfinished file is older than _PATIENCE_SECONDS, the process that wrote the file counts as dead.
-# A process id does not show whether the process is dead, because several containers may share a disk.
+# If an unfinished file is older than _PATIENCE_SECONDS, the process that wrote the file is assumed to be dead.
+# A process id does not show whether the writer is dead, because the writer may run in another container.
 _PATIENCE_SECONDS = 3600
 
 
@@ -78,7 +78,7 @@ class SealError(ValueError):
 
 
 class BusyError(ConfigError):
-    """Error: another process holds the lock of a folder or file."""
+    """Error: another process holds the lock on a folder or file."""
 
 
 # -- whole files -----------------------------------------------------------------------------------------------
@@ -86,10 +86,10 @@ class BusyError(ConfigError):
 
 @contextmanager
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Yield a temporary file, which replaces ``path`` when the ``with`` block ends and is deleted after an error.
+    """Yield a temporary file that replaces ``path`` when the ``with`` block ends, but is deleted after an error.
 
-    The folder of ``path`` is created if it does not exist. Only this user can read a ``private`` file; any other file
-    gets the access rights of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
+    The parent folder of ``path`` is created if it does not exist. Only this user can read a ``private`` file; any other
+    file gets the permissions of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
     """
     path = Path(os.path.expanduser(path))
     require_no_link(path)
@@ -105,7 +105,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # if an OSError names no file or only the temporary file, its message must name the final file instead
+        # an OSError that names no file or the temporary file must name the final file instead
         if error.filename in (None, str(unfinished)):
             error.filename = str(path)
             del error.filename2
@@ -116,10 +116,10 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
 
 
 def require_no_link(path: Path) -> None:
-    """Raise `ConfigError` if a file to write is a symbolic link, because writing could overwrite another file."""
+    """Raise `ConfigError` if ``path`` is a symbolic link, because writing through it could overwrite another file."""
     if path.is_symlink():
         raise ConfigError(
-            f"{path} is a symbolic link, and badpo writes no file through a link; remove the link, or name its target: "
+            f"{path} is a symbolic link, and badpo does not write through links; remove the link, or name its target: "
             f"{os.path.realpath(path)}"
         )
 
@@ -138,17 +138,17 @@ def write_json(path: Path, value: Any, private: bool = False) -> None:
 def as_json(value: Any) -> bytes:
     """Return a value as indented JSON in UTF-8.
 
-    A single surrogate, which cannot be encoded in UTF-8, becomes a JSON escape sequence.
+    Lone surrogates become JSON escape sequences, because UTF-8 cannot encode them.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files that killed processes left for a file.
+    """Remove temporary files that killed processes left behind when they wrote ``path``.
 
-    If this process holds the lock of the file, its temporary files are removed at once. If the process does not hold
-    the lock, only temporary files that are at least an hour old are removed.
+    If this process holds the lock on the file or its folder, all temporary files are removed. Otherwise, only temporary
+    files that are at least an hour old are removed.
     """
     from filelock import FileLock
 
@@ -178,27 +178,26 @@ def flush_to_disk(path: Path) -> None:
 
 @contextmanager
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder or file until the ``with`` block or the process ends.
+    """Hold the lock on a folder or file until the ``with`` block or the process ends.
 
-    The operating system locks a hidden file (``.NAME.lock``) next to the folder or file, and the hidden file is deleted
-    at the end of the block. The folder or file need not exist, and two paths to the same file or folder have the same
-    lock. The thread that holds the lock can acquire it again. If another process holds the lock, a `BusyError` names
-    the other process. If ``wait`` is True and the lock is held, the function logs a warning and waits for at most an
-    hour.
+    The operating system locks a hidden file (``.NAME.lock``) next to the folder or file. The hidden file is deleted
+    when the block ends. The folder or file need not exist. Two paths to the same folder or file share one lock. The
+    thread that holds the lock can acquire it again. If another process holds the lock, a `BusyError` names that
+    process. If ``wait`` is True and the lock is held, the function logs a warning and waits for at most an hour.
     """
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        # create the lock file first, because filelock waits forever if it cannot create one; O_NOFOLLOW rejects
-        # symbolic links
+        # create the lock file first, because filelock waits forever if it cannot create the file
+        # the flag O_NOFOLLOW rejects a lock file that is a symbolic link
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
         told = f"{path}: the lock file {note} cannot be created ({error.strerror})"
-        raise ConfigError(f"{told}; name a place in which files can be written") from error
-    # all callers in this process share one lock object, which counts its callers
-    # filelock's soft lock is switched off, because a soft lock would remain if the process were killed
+        raise ConfigError(f"{told}; choose a folder in which badpo can write files") from error
+    # all callers in this process share one lock object, which counts how often it was acquired
+    # filelock's soft lock is disabled, because a soft lock remains when a process is killed
     lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
         try:
@@ -221,14 +220,14 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
             note.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
-        # a process that waits for this lock file notices that the file was deleted, and creates a new one
+        # a process that waits for the lock notices that the lock file was deleted, and creates a new one
         with contextlib.suppress(OSError):
             note.unlink(missing_ok=True) if lock.lock_counter == 1 else None
         lock.release()
 
 
 def holder(path: str | os.PathLike[str]) -> str | None:
-    """Return a text that names the process holding the lock of a folder or file; None if no process holds the lock."""
+    """Return a text that names the process holding the lock on ``path``, or None if no process holds this lock."""
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
@@ -256,10 +255,10 @@ def _noted(note: Path) -> str:
 
 
 def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Write a manifest with ``content`` and with the checksums of the named files next to it.
+    """Write a manifest that contains ``content`` and the checksums of the files ``names`` next to it.
 
-    All named files must already be written. The manifest of a run also has a code that was computed with the pseudonym
-    key; see `made_here`.
+    All named files must already be written. A run's manifest also contains a code that is computed with the pseudonym
+    key (see `made_here`).
     """
     sealed = {**content, "files": _checksums(path.parent, sorted(names))}
     is_run = path.name == RUN_SEAL
@@ -318,16 +317,16 @@ def run_damage(
 
 
 def made_here(folder: Path) -> bool:
-    """Return whether the manifest of a run was written with this machine's pseudonym key and covers the recipe.
+    """Return whether a run's manifest was written with this machine's pseudonym key and lists the recipe.
 
-    If the result is True, the run was made on this machine. The function does not check whether files of the run were
-    changed afterwards; `run_damage` checks this.
+    If the result is True, the run was made on this machine. To find out whether files of the run have changed since
+    then, call `run_damage`.
     """
     try:
         content = read_seal(folder / RUN_SEAL)
     except (SealError, OSError):
         return False
-    # a keyed manifest that covers no recipe, such as that of a reference, could be copied next to any recipe
+    # a keyed manifest that lists no recipe, such as a reference model's, could be copied next to any recipe
     return RUN_RECIPE in content["files"] and _is_keyed(content)
 
 
@@ -335,9 +334,9 @@ def made_here(folder: Path) -> bool:
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     """Update a run's manifest with the new checksums of the files ``names``, which the ``with`` block rewrites.
 
-    The checksums of the files are removed from the manifest before the block and added after the block. If the process
-    is killed within the block, the manifest lacks the checksums of the files, but its other checksums are right. If a
-    run has no manifest, no manifest is written.
+    The files' old checksums are removed from the manifest before the block, and the new checksums are added after the
+    block. If the process is killed within the block, the manifest lacks the checksums of these files, but its other
+    checksums are correct. If the run has no manifest, no manifest is written.
     """
     path = folder / RUN_SEAL
     if not path.exists():
@@ -358,17 +357,17 @@ def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def file_checksum(path: Path) -> str:
-    """Return the SHA-256 checksum of a file's bytes in hexadecimal digits."""
+    """Return the SHA-256 checksum of a file's bytes as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_seal(path: Path, content: Json, is_keyed: bool) -> None:
-    """Write a manifest with its checksum and, if ``is_keyed`` is True, with the code of this machine's key."""
+    """Write a manifest with its checksum; if ``is_keyed`` is True, add the code computed with this machine's key."""
     if is_keyed:
         content = {**content, _KEYED: _code(content)}
     checksum = hashlib.sha256(_plain(content)).hexdigest()
-    # the manifest is private, because a checksum of a file about annotators could confirm a guess of the file's content
+    # the manifest is private, because the checksum of a file about annotators could confirm a guess about the file
     write_json(path, {**content, _OWN: checksum}, private=True)
 
 
@@ -380,14 +379,14 @@ def _is_keyed(content: Json) -> bool:
 
 
 def _code(content: Json) -> str:
-    """Return a code of a manifest's content that can be computed only with this machine's key."""
+    """Return a code for a manifest's content; the code can be computed only with this machine's key."""
     said = {name: value for name, value in content.items() if name != _KEYED}
     # the hashed text begins with "seal of a run", because the same key is used for pseudonyms and fingerprints
     return keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()
 
 
 def _plain(content: Json) -> bytes:
-    # converting the content to JSON and back gives the same values as reading the manifest's file
+    # converting the content to JSON and back gives the values that are read from the manifest's file
     return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 
 
@@ -398,14 +397,14 @@ def _plain(content: Json) -> bytes:
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file for a table of votes; the file replaces ``path`` when the ``with`` block ends.
 
-    The table is locked while it is written, only this user can read the table, and its SHA-256 checksum is written to a
-    file next to it.
+    The table is locked while it is written, and only this user can read it. The table's SHA-256 checksum is written to
+    a file next to it.
     """
     path = Path(os.path.expanduser(path))
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished
-            # remove the old checksum first: if the process is killed, the table has no checksum instead of a wrong one
+            # remove the old checksum first: if the process is killed, the table has no checksum rather than a wrong one
             checksum_file(path).unlink(missing_ok=True)
         write_checksum(path)
 
@@ -418,7 +417,10 @@ def write_checksum(path: Path) -> None:
 
 
 def checksum_file(path: Path) -> Path:
-    """Return the path of a table's checksum file, such as ``votes.parquet.sha256``, for ``sha256sum --check``."""
+    """Return the path of a table's checksum file, such as ``votes.parquet.sha256``.
+
+    The command ``sha256sum --check`` reads this file.
+    """
     return Path(f"{os.path.realpath(path)}.sha256")
 
 
@@ -429,7 +431,7 @@ def is_changed(path: Path) -> bool:
         told = beside.read_bytes()
         if told[:64] == file_checksum(path).encode():
             return False
-        # another process may have replaced the file and its checksum file in the meantime; then compare again
+        # if another process has replaced the file and its checksum file in the meantime, compare again
         if beside.exists() and beside.read_bytes() == told:
             return True
     return False
@@ -445,18 +447,18 @@ def _paths_inside(folder: Path) -> Iterator[Path]:
 def require_enclosed(folder: Path) -> None:
     """Raise `ConfigError` if a symbolic link inside a folder leads out of the folder.
 
-    The folder itself may be a symbolic link, and the folder need not exist.
+    The folder itself may be a symbolic link or may not exist.
     """
     # a folder from another person could contain symbolic links to private files on this machine
-    # through a link out of the folder, badpo could show a private file in a report or read a private file as a policy
+    # if badpo followed a link out of the folder, it could show a private file in a report or load a private file as a policy
     top = folder.resolve()
-    # the Hub cache stores each file once, with links to the file from snapshots/COMMIT
+    # the Hub cache stores each file once in blobs, and the links in snapshots/COMMIT point to these files
     blobs = top.parents[1] / "blobs" if top.parent.name == "snapshots" else top
     for path in _paths_inside(folder):
         real = Path(os.path.realpath(path))
         if path.is_symlink() and not (real.is_relative_to(top) or real.is_relative_to(blobs)):
             raise ConfigError(
-                f"{path} is a symbolic link that leads out of {folder}; replace the link by its target"
+                f"{path} is a symbolic link that leads out of {folder}; replace the link with its target"
             )
 
 
@@ -464,14 +466,17 @@ def require_safe_to_read(folder: Path) -> None:
     """Raise `ConfigError` if a folder contains a pipe or a device, or a symbolic link that leads out of the folder."""
     require_enclosed(folder)
     for path in _paths_inside(folder):
-        # reading a named pipe would wait forever; a file that another process removes meanwhile is accepted
+        # reading a named pipe would block forever
+        # a path that another process has just removed is not an error
         if not (path.is_file() or path.is_dir()) and path.exists():
-            raise ConfigError(f"{path} is a named pipe, a socket or a device and not a file; remove it")
+            raise ConfigError(
+                f"{path} is a named pipe, a socket or a device, not a regular file; remove it"
+            )
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a file name that is relative to a folder leads out of the folder."""
-    # PureWindowsPath also understands Windows paths, which have backslashes and drive letters
+    """Return whether a file name, appended to a folder, leads out of that folder."""
+    # PureWindowsPath also parses Windows paths, which have backslashes and drive letters
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts
 
