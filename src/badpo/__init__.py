@@ -1,7 +1,7 @@
 """Preference training that keeps the annotators' shared bias out of the language model.
 
-Importing badpo loads neither torch nor transformers. badpo imports the module of a public name only when the name is
-first used. ``__init__.pyi`` lists these modules for type checkers.
+Importing badpo loads neither torch nor transformers, because badpo imports the module of a public name only when the
+name is first used. ``__init__.pyi`` lists these modules for type checkers.
 """
 
 import importlib

@@ -5,10 +5,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. If Ctrl-C or SIGTERM stops a command, print one line and exit with the code 130."""
+    """Run the command line; if Ctrl-C or SIGTERM stops a command, print one line and exit with code 130."""
     signal.signal(signal.SIGTERM, _stop)
     for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed stream is None
-        # characters that the terminal's encoding lacks are written as escape sequences, which are also valid in JSON
+        # characters missing from the terminal's encoding become escape sequences, which are also valid in JSON
         stream.reconfigure(errors="backslashreplace")
     try:
         from badpo.cli.main import app

@@ -3,7 +3,7 @@
 from badpo.data.attributes import *
 from badpo.data.attributes import BUILT_IN
 
-# a built-in attribute is defined in a single file
+# each built-in attribute is defined in a single file
 __all__ = [
     "ATTRIBUTES",
     "Attribute",

@@ -1,11 +1,10 @@
 """TRL's `DPOTrainer` with a bias term for the annotators.
 
-Adding the bias b of an annotator to the margin u is the same as subtracting ``b / beta`` from the reference
-log-probability of the chosen response. The trainer therefore shifts the reference log-probabilities and leaves TRL's
-loss unchanged.
+Subtracting ``b / beta`` from the reference log-probability of the chosen response adds an annotator's bias b to the
+margin u. The trainer therefore shifts the reference log-probabilities and leaves TRL's loss unchanged.
 """
 
-# mypy does not analyze transformers and trl, so their classes have no types
+# mypy does not analyze transformers and trl, so classes from these packages have no types
 # mypy: disallow-subclassing-any=False
 
 import json
@@ -85,25 +84,25 @@ from badpo.training.script_run import (
 )
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
-# Data for TRL: one data set, or a mapping from names to data sets.
+# Data for TRL: one data set or a mapping from names to data sets.
 DataSets: TypeAlias = Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | str | None
 # Tensors of a micro-batch by name.
 Batch = dict[str, Tensor]
-# Loss of a micro-batch and, if requested, the model's outputs.
+# Loss of a micro-batch, with the model's outputs if requested.
 Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
-# Column that the trainer adds, with the index of the annotator and each attribute difference (chosen minus rejected).
+# The trainer adds this column, which has the annotator's index and each attribute difference (chosen minus rejected).
 COLUMN = "bias_inputs"
-# Number of rows of a stream that the trainer reads at a time.
+# The trainer reads this many rows of a stream at a time.
 ROWS_AT_ONCE = 64
 _TRL_COLUMNS = ("prompt", "chosen", "rejected")
 _UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
-# Loss types that depend on the reference only through the margin, so that a shift of the reference acts like a bias.
+# Loss types that depend on the reference only through the margin, so that shifting the reference acts like a bias.
 _MARGIN_LOSSES = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
-# Loss types in which theta has the unit log-odds; the loss type sft does not depend on theta.
+# Loss types for which theta is measured in log-odds; the loss type sft does not depend on theta.
 _LOG_ODDS_LOSSES = {"sigmoid", "robust", "sft"}
 _WITHOUT_THETA = "or use trl.DPOTrainer, which has no theta"
-# TRL settings for which the trainer supports only one value, with this value and the reason.
+# TRL settings of which the trainer supports only one value: the value and the reason.
 _FIXED_SETTINGS = {
     "f_divergence_type": (
         "reverse_kl",
@@ -111,7 +110,7 @@ _FIXED_SETTINGS = {
     ),
     "auto_find_batch_size": (
         False,
-        "auto_find_batch_size restarts training with a theta that has changed; set per_device_train_batch_size",
+        "auto_find_batch_size restarts training but does not reset theta; set per_device_train_batch_size",
     ),
     "sync_ref_model": (
         False,
@@ -122,7 +121,7 @@ _FIXED_SETTINGS = {
 
 @dataclass(frozen=True)
 class _BiasSettings:
-    """Bias arguments of `BiasAdjustedDPOTrainer`, with the same names and meanings as in `BADPOConfig`."""
+    """Bias arguments of `BiasAdjustedDPOTrainer`; they mean the same as in `BADPOConfig`."""
 
     bias: str | BiasTerm | None
     fit: str | None
@@ -145,7 +144,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     r"""TRL's `DPOTrainer` with BA-DPO's loss; it supports vision-language models, QLoRA, Liger kernels and streams.
 
     Each row of a data set is a vote in TRL's layout, and one column identifies the annotator. The rule ``bias_fit``
-    updates theta. The trainer saves theta under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
+    updates theta. The trainer saves theta with pseudonyms in ``<output_dir>-bias``, outside the model's folder.
 
     Parameters
     ----------
@@ -153,13 +152,13 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         As in TRL. The trainer refuses losses that depend on more than the margin, such as ``ipo``.
     attributes : Attribute, or text such as "length:ratio=1.5", or several of them
     columns : mapping
-        Column names of badpo with the names of the data set, as in ``{"annotator": "worker"}``.
+        Maps column names of badpo to those of the data set, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
-        Variant of the bias term, or a bias term, which a stream requires. None means ``shared_mean``, or ``pooled`` if
-        the votes have no annotators.
+        Variant of the bias term, or a bias term; a stream requires a bias term. None means ``shared_mean``, or
+        ``pooled`` if the votes have no annotators.
     bias_fit, bias_learning_rate, warm_start, gold_annotators
-        As in `BADPOConfig`. With losses other than ``sigmoid`` and ``robust``, the default of ``bias_fit`` is ``adam``.
-        A stream is not read in advance: with ``anchored``, theta starts at zero and is fitted to the latest votes.
+        As in `BADPOConfig`. For losses other than ``sigmoid`` and ``robust``, ``bias_fit`` defaults to ``adam``. A
+        stream is not read in advance: with ``anchored``, theta starts at zero and is fitted to the latest votes.
 
     Attributes
     ----------
@@ -169,7 +168,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     findings : list of Problem
         Findings about the votes and the start of the run.
     first_margin : StartDifference or None
-        Difference between policy and reference at the first step; None before this step.
+        Difference between policy and reference at the first step; None before the first step.
 
     Examples
     --------
@@ -212,7 +211,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
-        # function that makes the bias term from the votes; None if the caller passed a bias term
+        # makes the bias term from the votes; None if the caller passed a bias term
         self._make_bias: Callable[[Judgments], BiasTerm] | None = None
         if settings.term is not None:
             self.bias = settings.term
@@ -248,7 +247,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             for loaded in (remove_adapter(self.model), self.processing_class):
                 drop_code_names(loaded, model)
         if bias_fit is None and not losses <= _LOG_ODDS_LOSSES:
-            bias_fit = "adam"  # an anchored fit of these losses does not estimate a bias
+            bias_fit = "adam"  # with these losses, an anchored fit does not estimate a bias
         fit, learning_rate = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
         self.theta_rule = make_theta_rule(
             self.bias.to("cpu"), self._vote_losses, self.judgments, fit, learning_rate
@@ -262,7 +261,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- data --------------------------------------------------------------------------------------------------------
 
     def _read_training(self, data: Dataset, settings: _BiasSettings) -> None:
-        """Read the training votes, and make the bias term unless the caller passed a bias term."""
+        """Read the training votes, and make the bias term if the caller passed none."""
         training = read_training(self._read_votes(data), (), settings.variant)
         gold = pseudonyms([*map(str, settings.gold_annotators)])
         log_findings(self.findings, map(self._complete_remedy, training.findings))
@@ -280,7 +279,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.attributes = training.judgments.attributes
 
     def _complete_remedy(self, finding: Problem) -> Problem:
-        """If the trainer has no argument for a finding's remedy, add code that corrects the data set."""
+        """If no argument of the trainer solves the problem, add code that corrects the data set to the remedy."""
         if finding.fix.keys() <= {"columns"}:
             return finding
         return replace(
@@ -288,14 +287,14 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         )
 
     def _use_judgments(self, judgments: Judgments) -> None:
-        """Use ``judgments`` as the training votes: build the bias term, and record their properties for checkpoints."""
+        """Set the training votes: build the bias term, and record facts about votes and term for checkpoints."""
         self.judgments = judgments
         if self._make_bias is not None:
             self.bias = self._make_bias(judgments)
         self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
-        """Record properties of the run for checkpoints, converted to JSON types."""
+        """Convert properties of the run to JSON types, and record them for checkpoints."""
         self._facts |= json.loads(json.dumps(facts))
 
     def _prepare_dataset(
@@ -305,9 +304,9 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         args: DPOConfig,
         dataset_name: str,
     ) -> Dataset | IterableDataset:
-        """Prepare a data set as TRL does, and report (W140) the rows that TRL drops because of their long prompts.
+        """Prepare a data set as TRL does, and report (W140) rows that TRL drops because their prompts are too long.
 
-        The rows that TRL drops from the training set are also removed from `judgments`.
+        Rows that TRL drops from the training set are also removed from `judgments`.
         """
         judgments, self._unprepared = self._unprepared, None
         if not isinstance(dataset, Dataset):
@@ -332,7 +331,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return dataset.remove_columns(row_column)
 
     def _read_votes(self, data: Dataset | Mapping[str, Sequence[object]]) -> Judgments:
-        """Read the votes of a data set, or of a batch of rows of a stream; each row is a vote."""
+        """Read the votes of a data set or of a batch from a stream; each row is a vote."""
         table = {
             name: [
                 [*map(_remove_images, cell)] if isinstance(cell, list) else cell for cell in data[name]
@@ -371,7 +370,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return judgments
 
     def _write_correction(self, fix: Correction) -> str:
-        """Return code that applies options of `Judgments.read` to a data set; the trainer has only ``columns``."""
+        """Return code that applies options of `Judgments.read` to a data set; the trainer accepts only ``columns``."""
         columns = {**(self._columns or {}), **fix.get("columns", {})}
         options = python_options({**fix, "columns": columns} if columns else fix)
         if fix.keys() <= {"columns"}:
@@ -379,7 +378,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return f"train_dataset = dataset.select(Judgments.read(dataset, {options}).votes['row'])"
 
     def _bias_inputs(self, judgments: Judgments) -> list[list[float]]:
-        """Return the content of `COLUMN` for each vote; an annotator who is not in the bias term has the index -1."""
+        """Compute `COLUMN` for each vote; annotators who are not in the bias term have the index -1."""
         votes, known = judgments.votes, pd.Index(self.bias.annotators)
         annotator = known.get_indexer(judgments.annotators["pseudonym"])[votes["annotator"]]
         delta = votes["sign"].to_numpy()[:, None] * judgments.delta
@@ -395,7 +394,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def _add_column(
         self, data: Dataset | IterableDataset, judgments: Judgments | None = None
     ) -> Dataset | IterableDataset:
-        """Add `COLUMN` to a data set that lacks the column; ``judgments`` contains the votes if already read."""
+        """Add `COLUMN` to a data set that lacks it; ``judgments`` has the votes if they were already read."""
         if self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
@@ -453,7 +452,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self.precompute_ref_logps = is_precomputed
         if bias.requires_grad:
             loss = result[0] if isinstance(result, tuple) else result
-            # the gradient of theta is never scaled, even if a gradient scaler scales the gradient of the policy
+            # never scale the gradient of theta, even if a gradient scaler scales the policy's gradient
             (gradient,) = torch.autograd.grad(loss, shift, retain_graph=True)
             bias.backward(gradient.to(bias) / self.beta)
         logps = torch.stack(self.compute_ref_log_probs(lambda **_: outputs[0], inputs)).detach()
@@ -468,7 +467,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _vote_losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """Compute the votes' losses, with label smoothing, for the first loss type in which theta is in log-odds."""
+        """Compute each vote's loss, with label smoothing, for the first loss type with theta in log-odds."""
         logits, smoothing = sign * (margins + bias_logits), self.args.label_smoothing
         log_odds_losses = [name for name in self.loss_types if name in _LOG_ODDS_LOSSES]
         is_robust = log_odds_losses[:1] == ["robust"]
@@ -479,7 +478,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         """Log the rewards of the policy alone instead of TRL's rewards, which include the bias."""
         rewards = self.beta * (policy - reference)
         rows = torch.cat([rewards, bias.to(rewards)[None]]).T.contiguous()
-        # means over contiguous rows are rounded in the same way as in TRL
+        # means over contiguous rows are rounded as in TRL
         chosen, rejected, bias = self.accelerator.gather(rows).T.contiguous()
         margins = chosen - rejected
         metrics = self._metrics["train" if self.model.training else "eval"]
@@ -492,7 +491,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self._check_start(margins.mean().item(), difference)
 
     def _check_start(self, mean_margin: float, difference: float) -> None:
-        """Record how policy and reference differ at the first step; if rounding does not explain this, warn (W152)."""
+        """Record how policy and reference differ at the first step; warn (W152) if rounding does not explain this."""
         if self.state.global_step:
             raise RuntimeError(
                 "this version of transformers resumes from a checkpoint without loading theta; install the package "
@@ -504,7 +503,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         log_findings(self.findings, filter(None, [self.first_margin.problem]))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, and add the mean of theta during training unless there are few annotators."""
+        """Log as TRL does; during training, add the mean of theta unless there are few annotators."""
         if self.model.training:
             revealing = self._facts.get("revealing", ())
             logs.update(select_publishable(theta_metrics(self.bias), self.bias, revealing))
@@ -513,12 +512,12 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- training and evaluation -------------------------------------------------------------------------------------
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
-        """Train as TRL does, and write the files with which `badpo evaluate` can measure the run.
+        """Train as TRL does, and write the files that `badpo evaluate` needs to measure the run.
 
-        The trainer limits the time for each rendering of a chat template. For streams and for rows with images, chat
-        templates are rendered during training.
+        The trainer limits the time for rendering each chat template. For streams and for rows with images, TRL renders
+        the templates during training.
         """
-        # the folder "run" is for this run; other folders next to it belong to policies that the script saves
+        # the folder "run" is for this run; the folders next to it belong to policies that the script saves
         folder = find_theta_folder(self.args.output_dir, self.args.output_dir) / "run"
         is_measurable = self._is_measurable()
         if self.judgments is not None:
@@ -532,7 +531,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _is_measurable(self) -> bool:
-        """Whether `badpo evaluate` can measure the run: votes exist, and the text model is not sharded or quantized."""
+        """Whether `badpo evaluate` can measure the run, which needs votes and an unsharded, unquantized model."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
         is_text_model = self.judgments is not None and not self._is_vision_dataset
@@ -556,7 +555,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate as TRL does; the loss includes the bias of the annotators, but the rewards do not.
+        """Evaluate as TRL does; the loss includes the annotators' bias, but the rewards do not.
 
         Annotators without training votes have the pool mean of theta.
         """
@@ -597,7 +596,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the policy as TRL does, and save theta in a folder that is never uploaded; see `find_theta_folder`."""
+        """Save the policy as TRL does, and save theta in `find_theta_folder`, which is never uploaded."""
         run = self.args.output_dir
         with report_full_disk(Path(output_dir or run)):
             super().save_model(output_dir, _internal_call)
@@ -610,14 +609,15 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         folder = find_theta_folder(checkpoint, self.args.output_dir)
         is_writer = self.is_world_process_zero()
         with report_full_disk(output):
-            # theta is saved before the policy, so that no checkpoint lacks theta
+            # save theta before the policy, so that no checkpoint lacks theta
             if is_writer:
                 save_optimizer(self, folder)
                 save_theta(self, folder, self._facts)
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # delete theta of checkpoints that TRL has deleted; a folder with a trainer state is itself a checkpoint
+            # delete theta of checkpoints that TRL has deleted, but keep folders with a trainer state, which are
+            # checkpoints
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 
@@ -631,7 +631,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._load_theta(Path(str(self.state.best_model_checkpoint)))
 
     def _load_theta(self, checkpoint: Path) -> None:
-        """Load a checkpoint's theta; raise `ConfigError` if the checkpoint belongs to another run."""
+        """Load a checkpoint's theta; raise `ConfigError` if the checkpoint belongs to a different run."""
         folders = [
             find_theta_folder(checkpoint, run) for run in (self.args.output_dir, checkpoint.parent)
         ]
@@ -646,13 +646,13 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         changes += [name for name in term_facts if getattr(saved, name) != getattr(self.bias, name)]
         if changes:
             raise ConfigError(
-                f"the run of {folder} has other {' and '.join(changes)} than this run; resume with the same values"
+                f"the run of {folder} differs from this run in {' and '.join(changes)}; resume with the same values"
             )
         load_theta(self, saved, folder)
 
 
 class _ThetaCallback(TrainerCallback):
-    """Callback that updates theta after the policy, when it is known whether a gradient scaler skipped the step."""
+    """Callback that updates theta after the policy, because only then is it known whether the step was skipped."""
 
     def __init__(self, trainer: BiasAdjustedDPOTrainer):
         self._trainer = trainer
@@ -660,7 +660,7 @@ class _ThetaCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Update theta, averaging its gradient over micro-batches and processes like the policy's gradient."""
+        """Update theta; average its gradient over micro-batches and processes like the policy's gradient."""
         run, rule = self._trainer, self._trainer.theta_rule
         if rule is None:
             return
@@ -678,10 +678,10 @@ class _ThetaCallback(TrainerCallback):
 
 
 def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
-    """Return the folder with the theta of the policy in ``folder``; ``run`` is the run's output folder.
+    """Return the folder for the theta of the policy in ``folder``; ``run`` is the output folder of the run.
 
-    If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is in a folder outside RUN, theta is in the
-    folder with the same name and the suffix -bias.
+    If the policy is in RUN/PATH, theta is in RUN-bias/PATH. If the policy is outside RUN, theta is in a folder with the
+    policy folder's name and the suffix -bias.
     """
     folder, top = Path(folder).resolve(), Path(run).resolve()
     top = top if folder.is_relative_to(top) else folder
@@ -695,7 +695,7 @@ def _find_problems(
     attributes: Sequence[Attribute],
     settings: _BiasSettings,
 ) -> Iterator[str]:
-    """Describe each argument that the trainer cannot use, in one sentence."""
+    """Yield one sentence for each argument that the trainer cannot use."""
     if args is not None and not isinstance(args, DPOConfig):
         yield f"args is a {type(args).__name__}; pass a trl.DPOConfig"
     if losses - {*_MARGIN_LOSSES, "sft"} or losses == {"sft"}:
@@ -746,7 +746,7 @@ def _collate_with_inputs(
     column: str,
     examples: Sequence[Mapping[str, object]],
 ) -> Batch:
-    """Collate a micro-batch with the given collator, and add `COLUMN` as integers, which no library rounds."""
+    """Collate a micro-batch with the given collator, and add `COLUMN` as integers, so that no library rounds it."""
     rows = [dict(example) for example in examples]
     inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
     return {**collate([*rows]), COLUMN: inputs.view(torch.int64)}
