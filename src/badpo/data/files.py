@@ -450,7 +450,7 @@ def require_enclosed(folder: Path) -> None:
     The folder itself may be a symbolic link or may not exist.
     """
     # a folder from another person could contain symbolic links to private files on this machine
-    # if badpo followed a link out of the folder, it could show a private file in a report or load a private file as a policy
+    # a link out of the folder could make badpo show a private file in a report or load a private file as a policy
     top = folder.resolve()
     # the Hub cache stores each file once in blobs, and the links in snapshots/COMMIT point to these files
     blobs = top.parents[1] / "blobs" if top.parent.name == "snapshots" else top
