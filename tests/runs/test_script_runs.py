@@ -85,7 +85,7 @@ def test_the_command_of_the_page_adds_dpo_and_the_placebo(tmp_path):
 def test_a_script_without_held_out_votes_is_measured_on_those_it_has_and_told(tmp_path, caplog):
     trained_by_script(tmp_path, by_name=True, held_out=False)
     readouts = evaluate_run(tmp_path / "runs" / "own", silent)
-    assert "measured on the votes it was trained on" in caplog.text
+    assert "measured on its training votes" in caplog.text
     assert readouts["heldout"]["any"]["n_same"] + readouts["heldout"]["any"]["n_cross"] == 96
 
 

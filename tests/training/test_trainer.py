@@ -277,7 +277,7 @@ REFUSED = [
     ("would change with the policy", lambda _: same_twice()),
     ("would change with the policy", lambda _: same_twice(peft_config=lora())),
     ("model must be a PreTrainedModel", lambda _: dict(model=5)),
-    ("optimizers must have an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
+    ("optimizers must contain an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
     ("none of the model.s trained weights", lambda _: dict(optimizers=(OTHER, None))),
     (
         "belongs to another",

@@ -1,4 +1,4 @@
-"""Measure a trained run: its held-out accuracy, predicted votes, answers, and divergence from the reference."""
+"""Measure a trained run: held-out accuracy, predicted votes, answers, and divergence from the reference."""
 
 import hashlib
 import json
@@ -63,7 +63,7 @@ VERSION = 6  # version of the measurements; if it changes, finished runs are mea
 RUN_VERSION = 1  # version of the measurements that only `evaluate_run` makes
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
-N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximum length
+N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a report page, and their maximum length
 
 
 Metrics = Facts  # content of readouts.json, or a part of it
@@ -82,7 +82,7 @@ class PolicyReading:
     margins: Floats | None = None
 
 
-# Function that takes a policy and its measurements so far, and returns further metrics.
+# Function that takes a policy with its measurements so far and returns further metrics.
 More = Callable[[PolicyReading], Metrics]
 
 
@@ -95,10 +95,10 @@ def measure(
     progress: Progress,
     facts: Sequence[object] = (),
 ) -> Metrics:
-    """Return all metrics of the policy in ``folder/model``; reuse ``readouts.json`` if it belongs to the same policy.
+    """Return all metrics of the policy in ``folder/model``; reuse ``readouts.json`` if it describes the same policy.
 
     If ``bias`` is None, the policy is the reference, whose folder is next to the run folders. ``seed`` is the seed of
-    the answers. ``more`` returns further metrics, and ``facts`` are JSON that determines these metrics.
+    the answers. ``more`` returns further metrics, and ``facts`` contains JSON values that determine these metrics.
     """
     own = stage.key if bias is None else checksum_weights(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
@@ -108,7 +108,7 @@ def measure(
     readouts_before = read_json(folder / "readouts.json")
     if readouts_before.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
-        # an interrupted evaluation may leave a manifest without readouts.json, or an outdated model card
+        # an interrupted evaluation may leave an outdated model card, or a manifest that lacks readouts.json
         if "readouts.json" not in read_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
             write_readouts(folder, readouts_before)
         elif bias is not None:
@@ -144,7 +144,7 @@ def measure(
         by_prompt |= sums
         found = replace(found, bias=bias, theta=theta, margins=margins)
         progress(what, 0.6)
-        # the divergence is defined for the policy itself, so it is measured at temperature 1 and top-p 1
+        # the divergence concerns the policy's own distribution, so it is measured at temperature 1 and top-p 1
         decoding = replace(stage.decoding, temperature=1.0, top_p=1.0)
         drawn = stage.answers(policy, seed, decoding=decoding)
         readouts |= {
@@ -163,14 +163,14 @@ def measure(
 
 
 def _shorten_answers(prompts: Sequence[Text], written: Sequence[Generation]) -> list[dict[str, str]]:
-    """Return the first distinct prompts with their answers, shortened for the report page."""
+    """Return the first distinct prompts and their answers, shortened for the report page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
     return [{"prompt": p[:SHOWN_LETTERS], "answer": text[:SHOWN_LETTERS]} for p, text in shown]
 
 
 def write_readouts(folder: Path, readouts: Metrics) -> None:
-    """Write ``readouts.json``, and write the model card with the metrics in this file."""
+    """Write ``readouts.json`` and a model card that contains its metrics."""
     with resealed(folder, ["readouts.json"]):
         write_json(folder / "readouts.json", readouts, private=True)  # contains prompts and answers
     if (folder / "bias.json").exists():
@@ -181,8 +181,8 @@ def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
     Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. If
-    ``judgments`` lacks an attribute, such as the length of a length penalty, the result has no column for the
-    attribute.
+    ``judgments`` lacks an attribute of the run, such as the length in a length penalty, the result has no column for
+    it.
     """
     learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
     known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()
@@ -200,13 +200,13 @@ def evaluate_run(
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
-    comparisons that do not fit ``max_length`` are left out and counted. Unless the run was made on another machine, the
-    function also measures the reference and writes the results to a folder next to the run. ``reported`` are warnings
-    about other runs, which the function does not repeat; it adds its own warnings.
+    comparisons that exceed ``max_length`` are excluded and counted. Unless the run was made on another machine, the
+    function also measures the reference and writes the results to a folder next to the run. ``reported`` contains
+    warnings about other runs. The function does not repeat these warnings, and adds its own to them.
 
     `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
     reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
-    that the table cannot be read, or that no held-out comparison fits.
+    that the table cannot be read, or that every held-out comparison exceeds ``max_length``.
     """
     stage = prepare_stage(folder, sources)
     stage.reported = set() if reported is None else reported
@@ -218,7 +218,7 @@ def evaluate_run(
         stage.warn(str(finding))
     if stage.recipe.data.held_out_name == stage.recipe.data.dataset_name:
         stage.warn(
-            f"{folder}: the script had no eval_dataset, so the run is measured on the votes it was trained on; on "
+            f"{folder}: the script had no eval_dataset, so the run is measured on its training votes; on "
             "held-out votes, accuracies and tilts may be smaller"
         )
     progress(f"{folder.name}: loading", 0.0)
@@ -231,7 +231,7 @@ def evaluate_run(
         with locked(reference, wait=True):
             measure(reference, stage, stage.args.seed, None, _measure_answers, progress)
     run = {
-        # the recipe determines the name of the arm, because the run folder of a script may have any name
+        # the recipe determines the name of the arm, because a script may choose any name for its run folder
         "arm": run_folder(stage.recipe).name.rpartition("-s")[0],
         "training": {
             "learning_rate": stage.args.learning_rate,
@@ -251,10 +251,10 @@ def evaluate_run(
 
 
 def _measure_answers(found: PolicyReading) -> Metrics:
-    """Return attribute rates of a policy's answers and, unless the policy is the reference, the means of theta.
+    """Return the attribute rates in a policy's answers and, unless the policy is the reference, the means of theta.
 
-    An attribute of a pair of responses, such as the length ratio, has no value for a single answer; the number of
-    tokens in the answers replaces this attribute.
+    An attribute of a pair of responses, such as the length ratio, has no value for a single answer. The token count of
+    the answers is measured instead.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:
@@ -267,7 +267,7 @@ def _measure_answers(found: PolicyReading) -> Metrics:
 
 
 def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
-    """Return the mean theta that the training votes imply given the final policy, with its confidence interval.
+    """Return the mean theta that the training votes imply for the final policy, with its confidence interval.
 
     The implied theta is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set after the last
     step. The growth of theta since the start of training is estimated from up to 1,024 evenly spaced votes. The
@@ -295,10 +295,10 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fig
 
 
 def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Figures]:
-    """For each attribute, return the mean of theta, the mean theta that the votes imply, and the log-odds in the votes.
+    """For each attribute, return the mean of theta, the implied mean of theta, and the log-odds of the votes.
 
-    All values are rounded to two decimal places, so that they do not reveal an individual vote. If theta was learned
-    for fewer than five annotators, or if too few people determine the theta of an attribute, no values are reported.
+    All values are rounded to two decimal places, so that they do not reveal an individual vote. No values are reported
+    if theta was learned for fewer than five annotators or if an attribute's theta depends on too few people.
     """
     train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
@@ -318,9 +318,9 @@ def _average_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, sampled.Fi
 
 
 def prepare_stage(folder: Path, sources: RunSources) -> Stage:
-    """Return the inputs for measuring a finished run, after checking the run and its start model for damage."""
+    """Check a finished run and its initial model for damage, and return the inputs for measuring the run."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        missing = "has no finished run, which consists of a folder model and a file config.yaml"
+        missing = "has no finished run, which would consist of a folder model and a file config.yaml"
         raise ConfigError(f"{folder} {missing}. {BY_COMMAND}")
     require_safe_to_read(folder)
     require_undamaged(folder)
@@ -336,13 +336,13 @@ def prepare_stage(folder: Path, sources: RunSources) -> Stage:
     if start is None:
         raise ConfigError(
             f"{Path(recipe.output_dir) / 'reference'} has no model, but the evaluation compares the run with the "
-            "reference in this folder; restore the model of the reference, or train the run again"
+            "reference in this folder; restore the reference model, or train the run again"
         )
     return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 
 
 def load_trained(folder: Path, stage: Stage) -> PreTrainedModel:
-    """Load a run's trained policy; if the policy is an adapter, add the adapter to the reference."""
+    """Load the trained policy of a run; if it is an adapter, add it to the reference."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]
     return load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")

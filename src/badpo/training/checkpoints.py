@@ -1,6 +1,6 @@
-"""A training run's files: checkpoints, properties that a resumed run must share, the step log, and package versions."""
+"""Files of a training run: checkpoints, the properties that a resumed run must share, the step log and the versions."""
 
-# mypy does not analyze transformers, so transformers classes have no types
+# mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Properties, by name and in JSON form, that a run and its checkpoints must share.
+# Named properties, as JSON values, that a run and its checkpoints must share.
 Facts = Json
 
-# Packages whose code determines the results of a run (`CODE`), and all packages whose versions a run records.
+# `CODE`: packages whose code determines the results of a run. `PACKAGES`: all packages whose versions a run records.
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 
@@ -92,9 +92,9 @@ class Environment(TypedDict):
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder, which replaces ``folder`` at the end of the context or is deleted after an error.
+    """Yield a temporary folder that replaces ``folder`` when the context ends, or is deleted after an error.
 
-    If several processes train together, only one process is the writer.
+    If several processes train together, only one of them is the writer.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
@@ -114,10 +114,10 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
-    """Context manager under which ``save_pretrained`` keeps the parameter names of the loaded model.
+    """Context manager that makes ``save_pretrained`` keep the parameter names of the loaded model.
 
-    By default, transformers saves fused experts under the names of the published checkpoint, which a resumed run
-    could not load.
+    By default, transformers saves fused experts under the names in the published checkpoint, and a resumed run could
+    not load them.
     """
     model.save_pretrained = functools.partial(model.save_pretrained, save_original_format=False)
     try:
@@ -128,9 +128,9 @@ def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Context manager under which a full disk raises an `OSError` that names a file or folder.
+    """Context manager that turns an error due to a full disk into an `OSError` that names a file or folder.
 
-    If the disk is full, torch itself raises an error that does not mention the disk.
+    Without this context manager, torch raises an error that does not mention the disk.
     """
     try:
         yield
@@ -149,7 +149,7 @@ def report_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _flush_tree(folder: Path) -> None:
-    """Flush all files in a folder and the folder's directory entries to the disk."""
+    """Flush all files and directory entries in a folder to the disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.exists():
             flush_to_disk(path)
@@ -157,26 +157,26 @@ def _flush_tree(folder: Path) -> None:
 
 
 def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
-    """Write the manifest ``run.json`` of a finished run, with checksums of the run's files and the model's files.
+    """Write the manifest ``run.json`` of a finished run, with checksums of the run files and the model files.
 
-    The manifest does not include the model card, because every evaluation of the run rewrites the card.
+    The manifest does not include the model card, because every evaluation rewrites it.
     """
     names = (*RUN_FILES, VOTES_FILE, HELD_OUT_FILE)
     paths = [*map(folder.joinpath, names), *(folder / "model").rglob("*")]
     if (log := folder / LOG_FILE).exists():
-        flush_to_disk(log)  # the only file that is written line by line
+        flush_to_disk(log)  # the log is the only file that is written line by line
     _write_manifest(folder / RUN_SEAL, content or {}, paths)
 
 
 def _write_manifest(manifest: Path, content: Mapping[str, object], paths: Iterable[Path]) -> None:
-    """Write a manifest with the checksums of all files in ``paths`` except the model card, which may change later."""
+    """Write a manifest with the checksums of all files in ``paths``, except the model card, which may change later."""
     folder = manifest.parent
     names = {str(path.relative_to(folder)) for path in paths if path.is_file()}
     write_seal(manifest, content, names - {manifest.name, "model/README.md"})
 
 
 def environment(command: str) -> Environment:
-    """Command and versions that reproduce a run."""
+    """Return the command and the versions that reproduce a run."""
     return {
         "command": command,
         "python": platform.python_version(),
@@ -198,31 +198,31 @@ def read_package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
-    """Write a checkpoint's manifest, with checksums of its files and the properties that resumed runs must share."""
+    """Write the manifest of a checkpoint: checksums of its files, and the properties that resumed runs must share."""
     _flush_tree(folder)
     _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return the reason why a checkpoint is incomplete; None if it has a manifest and every checksum matches."""
+    """Return why a checkpoint is incomplete, or None if it has a manifest and every checksum matches."""
     if not (folder / MARKER).exists():
         return f"{folder.name} was not finished (no {MARKER})"
     return seal_damage(folder / MARKER)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List all checkpoint folders of a run, complete or not, from newest to oldest."""
+    """List all checkpoint folders of a run from newest to oldest, including incomplete ones."""
     return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 
 def _step(checkpoint: Path) -> int:
-    """Return the step number in a checkpoint folder's name; 0 if the folder is not a checkpoint."""
+    """Return the step number in the name of a checkpoint folder, or 0 if the folder is not a checkpoint."""
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 
 
 def find_newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest complete checkpoint of a run, and the reasons why newer checkpoints are incomplete."""
+    """Find the newest complete checkpoint of a run; also return why each newer checkpoint is incomplete."""
     reasons: list[str] = []
     for path in list_checkpoints(folder):
         if (reason := find_damage(path)) is None:
@@ -232,7 +232,7 @@ def find_newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
-    """Delete all checkpoints with a manifest except the ``n_kept`` newest checkpoints and the best checkpoint."""
+    """Delete checkpoints that have a manifest, except the ``n_kept`` newest checkpoints and the best checkpoint."""
     complete = [path for path in list_checkpoints(folder) if (path / MARKER).exists()]
     for path in complete[n_kept:]:
         if path != best:
@@ -247,7 +247,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Delete checkpoints without a manifest, which a full disk or a killed process leaves behind."""
+    """Delete checkpoints without a manifest, such as those left behind by a full disk or a killed process."""
     for path in list_checkpoints(folder):
         if not (path / MARKER).exists():
             shutil.rmtree(path, ignore_errors=True)
@@ -257,10 +257,10 @@ def remove_incomplete(folder: Path) -> None:
 
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the only fact that the user can allow to change
-# These training arguments may be larger in a resumed run than in its checkpoint, as in TRL's trainer.
+# A resumed run may increase these training arguments, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
-# Training arguments that must be the same in a checkpoint and in the run that resumes from it.
-# `collect_facts` records the effects of other arguments, such as the precision, as separate facts.
+# Training arguments that must be equal in a checkpoint and in the run that resumes from it.
+# `collect_facts` records effects of other arguments, such as the precision, as separate facts.
 _ARGUMENTS = """
     attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length max_prompt_length
     router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
@@ -269,7 +269,7 @@ _ARGUMENTS = """
 
 
 def collect_facts(run: Trainer) -> Facts:
-    """Collect the properties that a resumed run must share with its checkpoint, under names that users understand."""
+    """Collect the properties that a resumed run must share with its checkpoint, under names for error messages."""
     args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
     configuration = read_configuration(run.model)
     annotators = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
@@ -300,7 +300,7 @@ def collect_facts(run: Trainer) -> Facts:
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
-    # the properties are converted to JSON types, because they are compared with properties from a JSON file
+    # the properties are converted to JSON types, because they are compared with the content of a JSON file
     plain: Facts = json.loads(json.dumps(facts, default=str))
     return plain
 
@@ -315,7 +315,7 @@ def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _describe_objective(objective: Objective) -> str:
-    """Class of the objective with its settings."""
+    """Name the objective's class and its settings."""
     words = [type(objective).__qualname__]
     for name, value in sorted(vars(objective).items()):
         if isinstance(value, str | int | float) and not name.startswith("_"):
@@ -332,7 +332,7 @@ def _digest(content: bytes) -> str:
 
 
 def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
-    """Describe each fact that differs between a checkpoint and the run resuming from the checkpoint."""
+    """Describe each property that differs between a checkpoint and the run that resumes from it."""
     return {
         name: f"{name} was {before.get(name)}, is now {now.get(name)}"
         for name in sorted({*before, *now})
@@ -344,10 +344,10 @@ def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) ->
 
 
 def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequence[str]) -> Path | None:
-    """Return the checkpoint from which a run resumes, or None for a new run, and delete later checkpoints.
+    """Return the checkpoint from which a run resumes, or None for a new run; delete all later checkpoints.
 
-    ``checkpoint`` is True for the newest complete checkpoint, or a folder. A new run raises `ConfigError` if its folder
-    already contains complete checkpoints.
+    ``checkpoint`` is a folder, or True for the newest complete checkpoint. If the folder of a new run already contains
+    complete checkpoints, the function raises `ConfigError`.
     """
     folder, resumed = Path(run.args.output_dir), None
     if not {*allowed} <= {CODE_FACT}:
@@ -367,7 +367,7 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
         )
     if run.accelerator.is_main_process:
         remove_incomplete(folder)
-        # checkpoints after the resumed step are damaged, or the run will write them again
+        # checkpoints after the resumed step are either damaged or will be written again
         for path in list_checkpoints(folder):
             if resumed is not None and _step(path) > _step(resumed):
                 logger.warning("%s is deleted; the run will write it again", path.name)
@@ -381,7 +381,7 @@ def _find_newest(folder: Path) -> Path:
         logger.warning("not resumed from: %s", reason)
     if newest is None:
         causes = "; ".join([f"{folder} has no complete checkpoint", *reasons])
-        raise ConfigError(f"{causes}. Delete the folder of the checkpoints to start a new run")
+        raise ConfigError(f"{causes}. Delete the checkpoint folder to start a new run")
     return newest
 
 
@@ -389,7 +389,7 @@ def _find_named(checkpoint: Path, folder: Path) -> Path:
     if not checkpoint.exists() and (folder / checkpoint.name).exists():
         checkpoint = (
             folder / checkpoint.name
-        )  # TRL's trainer would have written it to the parent of ``folder``
+        )  # TRL's trainer would have written the checkpoint to the parent of ``folder``
     if not _step(checkpoint):
         raise ConfigError(
             f"{checkpoint} is not a checkpoint of a run; give a folder such as {folder}/checkpoint-100"
@@ -400,11 +400,11 @@ def _find_named(checkpoint: Path, folder: Path) -> Path:
 
 
 def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) -> None:
-    """Raise a `ConfigError` that lists all changes if a checkpoint belongs to another run; log allowed changes."""
+    """If a checkpoint belongs to another run, raise a `ConfigError` that lists all changes; log allowed changes."""
     before = read_seal(checkpoint / MARKER)["facts"]
     changes = describe_changes(before, facts)
     for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
-        logger.warning("the resumed run has a schedule of the new length: %s", changes.pop(name))
+        logger.warning("the schedule of the resumed run has the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
         logger.warning("resumed with an allowed change: %s", changes[name])
     if changes.keys() <= {*allowed}:
@@ -415,8 +415,8 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
     elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes depend on the pseudonym key, and this machine has another key. Copy "
-            f"the pseudonym key from the machine that started the run; it is in the variable {KEY_VARIABLE} or in the "
-            "file pseudonym.key in the configuration folder"
+            f"the pseudonym key from the machine that started the run; it is in the variable {KEY_VARIABLE}, or in "
+            "pseudonym.key in the configuration folder"
         )
     raise ConfigError(
         f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
@@ -424,28 +424,28 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
 
 
 def save_optimizer(run: BiasRun, folder: Path) -> None:
-    """If any part of theta is learned, write the state of theta's update rule."""
+    """Write the state of theta's update rule, if any part of theta is learned."""
     if run.theta_rule is not None:
         save_privately(run.theta_rule.state_dict(), folder / BIAS_OPTIMIZER_FILE)
 
 
 def save_privately(tensors: Tensors, path: Path) -> None:
-    """Write tensors about individual annotators to a file that only its owner can read."""
+    """Write tensors about individual annotators to a file that only the owner can read."""
     with appearing(path, private=True) as unfinished:
         save_file(tensors, unfinished)
 
 
 def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
-    """Restore theta, the state of its update rule and ``first_margin`` from a checkpoint with bias term ``saved``."""
+    """Restore theta from ``saved``, and restore its update rule and ``first_margin`` from the checkpoint."""
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
-    # every checkpoint follows a first step
+    # a checkpoint always follows the first step, so it contains this difference
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 
 def save_bias(run: Trainer, folder: Path) -> None:
-    """Write a run's bias term, with information about the run's votes and theta's unit."""
+    """Write the bias term of a run, with information about the run's votes and the unit of theta."""
     facts = {"variant": run.args.bias, **collect_bias_facts(run.judgments, run.bias)}
     if not run.objective.in_log_odds:
         facts["theta_in_log_odds"] = False
@@ -453,7 +453,7 @@ def save_bias(run: Trainer, folder: Path) -> None:
 
 
 def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
-    """Write a run's bias term, ``facts``, and the difference between policy and reference at the first step."""
+    """Write the bias term of a run, ``facts``, and the difference between policy and reference at the first step."""
     run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
@@ -484,13 +484,13 @@ class RunCallback(TrainerCallback):
         self._has_finished = False
         self.is_training = False
         self.resume_command = (
-            ""  # if not empty, the run stops after the next checkpoint and reports this command
+            ""  # if this is not empty, the run stops after the next checkpoint and reports the command
         )
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """If the run resumes from a checkpoint, restore theta and the step log from this checkpoint."""
+        """Restore theta and the step log from the checkpoint, if the run resumes from one."""
         resumed = self._trainer.resumed_from
         if resumed is not None:
             self._load_state(resumed)
@@ -510,7 +510,7 @@ class RunCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Set the epoch of the sampler."""
-        # if a run resumes from the checkpoint of its last step, the trainer reads no further micro-batch
+        # a run that resumes from the checkpoint of its last step reads no further micro-batches
         self._has_finished = state.global_step >= state.max_steps
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
@@ -518,7 +518,7 @@ class RunCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """If the run resumed from the checkpoint of its last step, skip saving and evaluation."""
+        """Skip saving and evaluation if the run resumed from the checkpoint of its last step."""
         if self._has_finished:
             control.should_save = control.should_evaluate = control.should_log = False
 
@@ -538,7 +538,7 @@ class RunCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """If the run must stop after this step, request a checkpoint."""
+        """Request a checkpoint if the run must stop after this step."""
         control.should_save = control.should_save or bool(self.resume_command)
 
     def on_save(
@@ -555,7 +555,7 @@ class RunCallback(TrainerCallback):
                 if objective_state := run.objective.state_dict():
                     save_privately(dict(objective_state), folder / OBJECTIVE_FILE)
                 shutil.copy(self._log, folder / LOG_FILE)
-                # the trainer state repeats metrics of the step log, which may describe a single annotator
+                # the trainer state repeats metrics from the step log, and these may describe a single annotator
                 (folder / TRAINER_STATE_NAME).chmod(0o600)
                 mark_complete(folder, run.facts)
             # as in transformers, 0 keeps all checkpoints
@@ -570,7 +570,7 @@ class RunCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """If the Trainer restored the best checkpoint's weights, restore that checkpoint's theta too."""
+        """Restore the best checkpoint's theta, if the Trainer has restored its weights."""
         if best := _find_best(args, state):
             self._load_state(best)
 
@@ -582,17 +582,17 @@ class RunCallback(TrainerCallback):
 
 
 def _find_best(args: TrainingArguments, state: TrainerState) -> Path | None:
-    """Return the checkpoint whose weights the Trainer restores after training, if ``load_best_model_at_end`` is set."""
+    """Return the checkpoint that the Trainer restores after training if ``load_best_model_at_end`` is set."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
 
 
 @contextlib.contextmanager
 def save_on_sigterm(trainer: Trainer, resume_command: str) -> Iterator[None]:
-    """Context manager: SIGTERM makes the run finish its step, save a checkpoint, and raise `KeyboardInterrupt`.
+    """Context manager that makes a run react to SIGTERM: finish the step, save a checkpoint, raise `KeyboardInterrupt`.
 
     Before the first step, SIGTERM stops the run at once. If several processes train together, their launcher handles
-    SIGTERM and stops them. ``resume_command`` resumes from the checkpoint.
+    SIGTERM and stops them. The exception's message contains ``resume_command``.
     """
     callbacks = trainer.callback_handler.callbacks
     [callback] = (callback for callback in callbacks if isinstance(callback, RunCallback))

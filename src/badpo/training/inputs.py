@@ -47,12 +47,12 @@ from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
 
-# A model's configurations, each with the dropouts that `disable_dropout` removed from it.
+# Configurations of a model, each with the dropout settings that `disable_dropout` set to zero.
 Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
 # badpo's column names, mapped to the table's column names; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
 VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
-# Notices about defaults that badpo chose for a script, which badpo logs like warnings.
+# Codes of notices about defaults that badpo chose for a script; these notices are logged like warnings.
 _LOGGED_NOTICES = ("N103", "N161", "N162", "N163")
 
 
@@ -73,7 +73,7 @@ class EncodedData(NamedTuple):
 
 
 def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
-    """Log each finding that is not yet in ``known``, and add the finding to ``known``."""
+    """Log each finding that is not yet in ``known``, and add it to ``known``."""
     for finding in findings:
         if finding not in known:
             known.append(finding)
@@ -87,7 +87,7 @@ def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
 def load_model(
     model: str | PreTrainedModel, args: BADPOConfig, argument: str = "model"
 ) -> PreTrainedModel:
-    """Return a model with the scoring branch; a model given by name is loaded with ``args.model_init_kwargs``.
+    """Return ``model`` with the scoring branch; a model name is loaded with ``args.model_init_kwargs``.
 
     The default ``dtype`` is float32, because bfloat16 weights would lose the small updates of preference training.
     """
@@ -102,7 +102,7 @@ def load_model(
             if "Unrecognized configuration class" not in str(error):
                 raise
             raise ConfigError(
-                f'"{model}" is not a causal language model. This trainer supports no other models; {VISION}'
+                f'"{model}" is not a causal language model, and this trainer supports no other kind; {VISION}'
             ) from error
         except UNREADABLE as error:
             raise ConfigError(describe_unreadable(str(model), error)) from error
@@ -113,12 +113,12 @@ def load_model(
     if getattr(model, "is_quantized", False):
         raise ConfigError(
             f"{argument} is quantized, but this trainer requires weights without quantization. Load the model without "
-            "a quantization_config, in bfloat16 with a peft_config; or use badpo.trl.BiasAdjustedDPOTrainer for QLoRA"
+            "a quantization_config, in bfloat16 and with a peft_config. For QLoRA, use badpo.trl.BiasAdjustedDPOTrainer"
         )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
-            f"{argument} is compiled by torch.compile, which does not support the forward that scores comparisons; "
-            "pass the model without torch.compile"
+            f"{argument} is compiled by torch.compile, which does not support the forward pass for scoring "
+            "comparisons; pass the model without torch.compile"
         )
     return attach(model)
 
@@ -128,7 +128,7 @@ def start_policy(
 ) -> PreTrainedModel:
     """Return the initial policy with the scoring branch; raise `ConfigError` if it cannot be trained."""
     policy = load_model(model, args)
-    # the seed determines the random initial values of a new adapter
+    # the seed determines the random initial weights of a new adapter
     transformers.set_seed(args.seed)
     policy = add_adapter(policy, peft_config)
     require_trainable(policy)
@@ -153,7 +153,7 @@ def has_other_inputs(model: PreTrainedModel) -> bool:
 def load_reference(
     ref_model: str | PreTrainedModel | None, policy: PreTrainedModel, args: BADPOConfig
 ) -> PreTrainedModel | None:
-    """Return ``ref_model`` with the scoring branch; None if the initial policy is the reference."""
+    """Return ``ref_model`` with the scoring branch, or None if the initial policy is the reference."""
     if ref_model is None:
         return None
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
@@ -161,7 +161,7 @@ def load_reference(
     if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ConfigError(
             "model and ref_model cannot be the same object or share trained weights, because the reference would "
-            "change with the policy. Leave ref_model out; the reference is then the initial model"
+            "change with the policy. Omit ref_model to use the initial policy as the reference"
         )
     return reference
 
@@ -169,14 +169,14 @@ def load_reference(
 def require_own_optimizer(
     optimizers: tuple[Optimizer | None, LRScheduler | None], policy: PreTrainedModel
 ) -> None:
-    """Raise `ConfigError` unless the optimizer trains the policy and the schedule belongs to the optimizer."""
+    """Raise `ConfigError` unless the optimizer trains the policy and the scheduler belongs to this optimizer."""
     kinds = Optimizer, LRScheduler
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     pairs = zip(optimizers, kinds, strict=True) if is_pair else ()
     if not is_pair or not all(value is None or isinstance(value, kind) for value, kind in pairs):
         raise ConfigError(
-            "optimizers must have an optimizer of torch.optim and a schedule of torch.optim.lr_scheduler; each may be "
-            "None for the default, for example optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
+            "optimizers must contain an optimizer from torch.optim and a scheduler from torch.optim.lr_scheduler. None "
+            "selects the default, for example optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
         )
     optimizer, schedule = optimizers
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
@@ -184,12 +184,12 @@ def require_own_optimizer(
     if not any(id(parameter) in trained for group in groups for parameter in group["params"]):
         raise ConfigError(
             "optimizers: the optimizer contains none of the model's trained weights. Create the optimizer from the "
-            "parameters of the model object that you pass; with a new adapter, pass get_peft_model(model, peft_config) "
-            "instead of peft_config"
+            "parameters of the model object that you pass. For a new adapter, pass get_peft_model(model, peft_config) "
+            "as the model instead of peft_config"
         )
     if schedule is not None and schedule.optimizer is not optimizer:
         raise ConfigError(
-            "optimizers: the schedule belongs to another optimizer; pass the optimizer of the schedule too"
+            "optimizers: the scheduler belongs to another optimizer; pass that optimizer together with the scheduler"
         )
 
 
@@ -213,23 +213,23 @@ def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTr
     if str(getattr(peft_config, "init_lora_weights", "")).startswith("pissa_niter"):
         raise ConfigError(
             f"init_lora_weights={peft_config.init_lora_weights} moves a random part of the base weights into the "
-            "adapter, so that the saved adapter would not fit the base model; use pissa, which is deterministic"
+            "adapter, so that the saved adapter would not match the base model; use pissa, which is deterministic"
         )
     with warnings.catch_warnings():
-        # peft reads the old attribute
+        # peft reads the attribute under its old name
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return get_peft_model(model, peft_config)
 
 
 def checkpoint_activations(model: PreTrainedModel, options: Mapping[str, object] | None) -> None:
-    """Turn on gradient checkpointing, for which newer versions of transformers have a new method name."""
+    """Turn on gradient checkpointing; newer versions of transformers have another name for this method."""
     newest = f"{RENAMED['gradient_checkpointing']}_enable"
     enable = getattr(model, newest) if hasattr(model, newest) else model.gradient_checkpointing_enable
     enable(options)
 
 
 def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> float:
-    """Return the weight of the load-balancing loss, which is ``requested`` or the weight in the model's configuration.
+    """Return the weight of the load-balancing loss: ``requested``, or by default the weight in the configuration.
 
     The result is 0 if the model is not a mixture of experts with a load-balancing loss.
     """
@@ -238,18 +238,18 @@ def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> 
         if requested:
             raise ConfigError(
                 f"router_aux_loss_coef is {requested}, but {type(model).__name__} is not a mixture of experts that "
-                "returns router logits; leave router_aux_loss_coef out"
+                "returns router logits; omit router_aux_loss_coef"
             )
         return 0.0
     return float(getattr(config, "router_aux_loss_coef", 0.0) if requested is None else requested)
 
 
 def disable_dropout(model: PreTrainedModel) -> Dropouts:
-    """Turn off every dropout, layer drop and router jitter in ``model``; return the dropouts of its configurations.
+    """Turn off every dropout, layer drop and router jitter in ``model``; return the removed dropout settings.
 
-    Dropouts become 0 in modules and configurations, because some layers read the dropout from a module and some from
-    the configuration. A module with router jitter stays in evaluation mode instead, because some models also use the
-    jitter as a routing threshold.
+    Dropout rates become 0 in both modules and configurations, because some layers read the rate from a module and
+    others from the configuration. A module with router jitter stays in evaluation mode instead, because some models
+    also use the jitter value as a routing threshold.
     """
     removed: Dropouts = []
     for module in model.modules():
@@ -269,7 +269,7 @@ def disable_dropout(model: PreTrainedModel) -> Dropouts:
 
 @contextmanager
 def restore_dropouts(removed: Dropouts) -> Iterator[None]:
-    """Context manager that restores the dropouts that `disable_dropout` removed, so that the model can be saved."""
+    """Context manager that restores the dropout settings that `disable_dropout` removed, in order to save the model."""
     for configuration, dropouts in removed:
         configuration.__dict__.update(dropouts)
     try:
@@ -285,12 +285,12 @@ def restore_dropouts(removed: Dropouts) -> Iterator[None]:
 def build_bias(
     judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
 ) -> BiasTerm:
-    """Create the bias term of a variant in `badpo.objective.bias.VARIANTS`; theta starts at zero or at an estimate.
+    """Create the bias term of a variant in `badpo.objective.bias.VARIANTS`, with theta at zero or at an estimate.
 
     With ``warm_start`` "audit", every theta starts at the estimate of
     `badpo.auditing.pool_bias.estimate_shared_biases`. With ``warm_start`` "offline", theta starts at the log-odds that
-    a vote is for the response with the attribute. ``gold_named`` are annotators whose theta is held at zero; with gold
-    annotators, theta starts at `estimate_bias_from_gold`.
+    a vote is for the response with the attribute. ``gold_named`` lists gold annotators, whose theta is held at zero. If
+    there are any, theta starts at the result of `estimate_bias_from_gold` instead.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -327,10 +327,10 @@ def make_theta_rule(
     fit: str | None,
     learning_rate: float | None,
 ) -> ThetaRule | None:
-    """Create theta's update rule ("anchored" or "adam"); return None if no part of theta is learned.
+    """Create the update rule of theta ("anchored" or "adam"); return None if no part of theta is learned.
 
-    ``losses`` are the losses of the objective. ``judgments`` are all training votes; they are None for a stream, for
-    which theta starts at 0.
+    ``losses`` is the objective's loss function. ``judgments`` contains all training votes, or is None for a stream, in
+    which case theta starts at 0.
     """
     if not bias.parts:
         return None
@@ -340,7 +340,7 @@ def make_theta_rule(
 
 
 def make_start_votes(judgments: Judgments) -> JudgedVotes:
-    """Return the training votes with margins of zero, which are the policy's margins before training."""
+    """Return the training votes with margins of zero, because the policy's margins are zero before training."""
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
@@ -372,7 +372,7 @@ def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools
 
 
 def count_gold_votes(judgments: Judgments, gold: Bools) -> dict[str, int]:
-    """For each attribute, count the gold annotators' votes on responses that differ in the attribute."""
+    """Count, for each attribute, the gold annotators' votes on responses that differ in the attribute."""
     is_gold_vote = gold[judgments.votes["annotator"].to_numpy()]
     n_cross = judgments.cross_group()[is_gold_vote].sum(axis=0)
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
@@ -390,12 +390,12 @@ def find_revealing_attributes(judgments: Judgments, bias: BiasTerm) -> list[str]
 
 
 def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
-    """Estimate the bias of every annotator in log-odds, on the assumption that the gold annotators have no bias.
+    """Estimate the bias of every annotator in log-odds, assuming that the gold annotators have no bias.
 
     The estimates come from the conditional estimator with the gold annotators as anchors
-    (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The array
-    has the shape (n_annotators, n_attributes). If, for some attribute, no comparison connects the gold annotators with
-    the other annotators, the function raises `ConfigError`.
+    (`badpo.estimation.fit.fit_conditional`). As in the audit, the estimates are shrunk toward their mean. The array has
+    the shape (n_annotators, n_attributes). The function raises `ConfigError` if an attribute has no comparison that
+    connects the gold annotators with the other annotators.
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     strata, n_annotators = judgments.comparable_votes(), judgments.n_annotators
@@ -415,16 +415,16 @@ def estimate_bias_from_gold(judgments: Judgments, gold: Bools) -> Floats:
 
 
 def require_log_odds(objective: Objective, args: BADPOConfig) -> None:
-    """Raise `ConfigError` if theta would start from log-odds although the objective measures theta in another unit."""
+    """Raise `ConfigError` if theta would start at log-odds although the objective uses another unit for theta."""
     if args.warm_start != "zero" and not objective.in_log_odds:
         raise ConfigError(
-            f'warm_start "{args.warm_start}" starts theta at log-odds of the votes, but theta of '
+            f'warm_start "{args.warm_start}" starts theta at the log-odds of the votes, but theta in '
             f"{type(objective).__name__} has another unit; use warm_start: zero"
         )
 
 
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` unless a bias term has the run's annotators, attributes and gold annotators."""
+    """Raise `ConfigError` unless ``bias`` has the same annotators, attributes and gold annotators as the run."""
     annotators = tuple(judgments.annotators["pseudonym"])
     if bias.annotators != annotators or bias.attributes != judgments.attribute_names:
         raise ConfigError(
@@ -436,7 +436,7 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
     if gold_named and set(gold_named) != set(bias.gold_annotators):
         raise ConfigError(
             f"gold_annotators names {counted(len(gold_named), 'annotator')}, but the mask of the bias term has "
-            f"{len(bias.gold_annotators)} gold annotators; both must name the same annotators. Leave out "
+            f"{len(bias.gold_annotators)} gold annotators; both must name the same annotators. Omit "
             "gold_annotators or bias; without bias, the trainer makes the bias term from the judgments"
         )
 
@@ -449,7 +449,7 @@ def read_training(
 ) -> TrainingData:
     """Read the training data and choose the bias variant.
 
-    If a script for TRL declares neither a bias variant nor an attribute, badpo chooses the attribute length.
+    If a script written for TRL declares neither a bias variant nor an attribute, badpo uses the attribute length.
     """
     try:
         judgments = as_judgments(data, attributes, columns=columns)
@@ -477,7 +477,7 @@ def read_training(
             f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # the notice N110 is dropped if the notice N161 or N163 already says the same
+    # the notice N110 would only repeat the notice N161 or N163, so it is dropped if there is one of them
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -495,7 +495,7 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """Choose the bias variant; the default is `shared_mean`, or `pooled` (N161) if the votes name no annotators."""
-    # the warning W110 reports an unused column that looks like a column of annotator ids
+    # the warning W110 reports an unused column that looks like annotator ids
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
         return requested or "shared_mean", []
@@ -507,7 +507,7 @@ def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, li
 def encode_judgments(
     judgments: Judgments, tokenizer: PreTrainedTokenizerBase, args: BADPOConfig
 ) -> EncodedData:
-    """Encode judgments and drop comparisons that exceed ``max_length``; raise `DataError` (E140) if no vote is left."""
+    """Encode judgments and drop comparisons that exceed ``max_length``; raise `DataError` (E140) if no vote remains."""
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, args.encoding, args.max_length, args.max_prompt_length
     )
@@ -519,12 +519,12 @@ def encode_judgments(
         return EncodedData(fitting, encoded.take(np.flatnonzero(encoded.fits)), findings)
     if judgments.n_votes:
         raise DataError([report_no_fit(args.max_length)])
-    remedy = "check which rows of the table badpo left out"
+    remedy = "check which rows of the table were excluded"
     raise DataError([Problem("E140", "no comparison fits", "there is no judgment", remedy)])
 
 
 def report_no_fit(max_length: int | None) -> Problem:
-    """Return the problem E140, which says that no prompt leaves room for a response."""
+    """Return the problem E140, which states that no prompt leaves room for a response."""
     where = f"every prompt has {max_length} tokens or more"
     return Problem("E140", "no comparison fits", where, "raise max_length")
 
@@ -534,14 +534,14 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
     if encoded.identical.all():
         what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} have identical tokens"
         where = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
-        remedy = "check the columns of the responses; raise max_length if the responses were cut"
+        remedy = "check the response columns; raise max_length if the responses were cut"
         raise DataError([Problem("E143", what, where, remedy, len(encoded))])
 
 
 def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns = None) -> Judgments:
     """Read evaluation data with the same attributes and annotator indices as the training data ``train``.
 
-    Annotators without training votes get the index -1, for which a `BiasTerm` uses the pool mean of theta.
+    Annotators without training votes get the index -1. For this index, a `BiasTerm` uses the pool mean of theta.
     """
     declared = [attribute.config for attribute in train.attributes]
     is_measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
@@ -555,9 +555,9 @@ def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns
 def as_judgments(
     data: Judgments | Source, attributes: Attributes, **options: Unpack[ReadingOptions]
 ) -> Judgments:
-    """Return ``data`` as `Judgments` with the attributes; from a table, also read the chat-template columns of TRL.
+    """Return ``data`` as `Judgments` with the attributes; if it is a table, also read TRL's chat-template columns.
 
-    ``options`` are options of `Judgments.read`.
+    ``options`` are passed to `Judgments.read`.
     """
     if isinstance(data, Judgments):
         return data.with_attributes(attributes) if attributes else data
@@ -566,7 +566,7 @@ def as_judgments(
         # the warning W107 reports a column that TRL reads and that `Judgments.read` ignores
         if all(finding.code != "W107" for finding in judgments.findings):
             return judgments
-    # `datasets` decodes cells with its JSON feature only if the data set is read row by row
+    # `datasets` decodes cells of its JSON feature only if the data set is read row by row
     needs_rows = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
     source = list(data) if needs_rows and isinstance(data, Iterable) else data
     table = read_table(source, options.get("bad_rows") == "drop")
@@ -578,12 +578,12 @@ def as_judgments(
     judgments = Judgments.read(table, attributes=attributes, **with_template_columns)
     if lost := [name for name in used if name not in judgments.comparisons]:
         what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"
-        remedy = "give each of these rows its own comparison_id, so that badpo treats them as different comparisons"
+        remedy = "give each of these rows its own comparison_id, so that they are different comparisons"
         raise DataError([Problem("E147", what, table.name, remedy)])
     if not is_stream(data):
         return judgments
     what = f"the whole stream was read: {counted(len(table.frame), 'row')}"
-    remedy = "if the rows do not fit into memory, use a part of the stream: dataset.take(100_000)"
+    remedy = "if the rows do not fit into memory, use only part of the stream: dataset.take(100_000)"
     streamed = Problem("N162", what, type(data).__name__, remedy, len(table.frame))
     return dataclasses.replace(judgments, findings=(*judgments.findings, streamed))
 
@@ -597,8 +597,8 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
     """Raise `ConfigError` for a stream with ``precompute_ref_log_probs``, as TRL does."""
     if args.precompute_ref_log_probs and is_stream(data):
         raise ConfigError(
-            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Leave out this key of "
-            "TRL, so that badpo reads the whole stream; or load the data set without streaming=True"
+            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Omit this TRL key, so "
+            "that badpo reads the whole stream, or load the data set without streaming=True"
         )
 
 

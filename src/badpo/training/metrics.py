@@ -250,9 +250,9 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 def select_publishable(
     metrics: Mapping[str, float], bias: BiasTerm, revealing: Iterable[str]
 ) -> dict[str, float]:
-    """Return the metrics for an experiment tracker, without metrics about too few people.
+    """Return the metrics for an experiment tracker, without those that would describe too few people.
 
-    ``revealing`` has the attributes whose theta too few people determine.
+    ``revealing`` names the attributes whose theta depends on too few people.
     """
     if is_about_single_people(bias.learned_annotators):
         return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}

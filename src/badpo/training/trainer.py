@@ -1,10 +1,10 @@
 """`BADPOTrainer`: a `transformers.Trainer` that trains on judgments of comparisons.
 
-An objective defines the loss of a vote, the weights of the votes and their normaliser; a `BiasTerm` describes the bias
-of the annotators. The trainer contains no code for individual objectives.
+An objective defines the loss of a vote, the weights of the votes and the normaliser of these weights. A `BiasTerm`
+describes the annotators' bias. The trainer contains no code for individual objectives.
 """
 
-# mypy does not analyze transformers, so transformers classes have no types
+# mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
@@ -118,20 +118,20 @@ from badpo.training.supervised import StepTrainer
 
 logger = logging.getLogger(__name__)
 
-# Evaluation data, which is one data set or a mapping from names to data sets.
+# Evaluation data: one data set, or a mapping from names to data sets.
 EvaluationData: TypeAlias = Judgments | Source | Mapping[str, Judgments | Source] | None
 
-# Encoded evaluation data, which is one data set, a mapping from names to data sets, or None.
+# Encoded evaluation data: one data set, a mapping from names to data sets, or None.
 EncodedSets: TypeAlias = "EncodedJudgments | dict[str, EncodedSets] | None"
 
 _NO_LOGITS = "the evaluation keeps no logits; use the metrics that `evaluate` returns"
-# Arguments of TRL's `DPOTrainer` that `BADPOTrainer` does not support, with the reason or an alternative.
+# Arguments of TRL's `DPOTrainer` that `BADPOTrainer` does not support, each with a reason or an alternative.
 _UNSUPPORTED = {
-    "data_collator": "the trainer's micro-batches contain each comparison only once, and the votes in separate arrays",
+    "data_collator": "the trainer builds its own micro-batches, which contain each comparison only once",
     "compute_metrics": _NO_LOGITS,
     "quantization_config": "use a peft_config with model_init_kwargs={'dtype': 'bfloat16'}",
 }
-# Types of supported arguments, each with a type name and a remedy for the error message.
+# Types of supported arguments, each with the type's name and a remedy for the error message.
 _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
     "processing_class": (
         (PreTrainedTokenizerBase, ProcessorMixin),
@@ -144,7 +144,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str, str]] = {
     "objective": (
         (Objective,),
         "an object",
-        "pass an instance of a class in badpo.objective.objectives, or of your own subclass",
+        "pass an instance of a class in badpo.objective.objectives or of your own subclass",
     ),
 }
 
@@ -157,16 +157,16 @@ class BADPOTrainer(StepTrainer):
     .. math:: -\log \sigma\bigl(s_j (u_{c_j} + \theta_{k_j}^\top d_j)\bigr)
 
     Here u is the implicit reward margin of the comparison (response a over b, including beta), s_j is +1 if response a
-    was chosen, and d_j is the attribute difference of a minus b. Clipping and schedule of the policy are the Trainer's.
-    Theta follows the votes by the rule of ``args.bias_fit`` and is not part of the saved model.
+    was chosen, and d_j is the attribute difference of a minus b. The Trainer clips the policy's gradients and schedules
+    its learning rate. Theta follows the votes according to ``args.bias_fit`` and is not part of the saved model.
 
     Parameters
     ----------
     model : str, PreTrainedModel or PeftModel
-        The initial policy, which is also the reference if ``ref_model`` is None. Training continues the adapter of a
-        `PeftModel`.
+        The initial policy, which is also the reference if ``ref_model`` is None. If the model is a `PeftModel`, its
+        adapter is trained further.
     ref_model : PreTrainedModel or None
-        Another reference. The first margin is then not zero, and a warning (W152) says so.
+        A reference other than the initial policy. The first margin is then not zero, and the warning W152 says so.
     train_dataset : Judgments, a source for `Judgments.read`, or a data set with streaming
     eval_dataset : as train_dataset, or a mapping from names to data sets
         With a mapping, the metrics are called ``eval_<name>_loss`` and so on.
@@ -175,25 +175,26 @@ class BADPOTrainer(StepTrainer):
     peft_config : peft.PeftConfig or None
         Configuration of a new adapter. The reference is then the model with the adapter before the first step.
     columns : mapping
-        Column names of badpo with the names of the data set, as in ``{"annotator": "worker_id"}``.
+        badpo's column names, mapped to the names in the data set, as in ``{"annotator": "worker_id"}``.
     attributes : attributes, as text or objects
-        Required if the data set is not a `Judgments` with attributes. If a script for TRL declares neither attributes
-        nor a bias, the bias is a length bias, and notice N163 says so.
+        Required if the data set is not a `Judgments` with attributes. If a script written for TRL declares neither
+        attributes nor a bias, the trainer chooses a length bias and reports this choice in notice N163.
     bias : BiasTerm or None
         Bias term that replaces the variant ``args.bias``.
     objective : Objective or None
         Weights and losses of the votes (`badpo.objective.objectives`).
     data_collator, compute_metrics, quantization_config
-        Not supported. They keep the order of TRL's arguments, and a value other than None raises an error.
+        Not supported. These parameters preserve the argument order of TRL; a value other than None raises an error.
 
     Attributes
     ----------
     judgments : Judgments
-        Training data, without comparisons that exceed ``max_length``.
+        Training data without the comparisons that exceed ``max_length``.
     findings : list of Problem
         Findings about the data and the start of the run.
     self_tests : list of SelfTest
-        Differences between the scoring forward and the model's own forward, in every precision of the run.
+        Differences between the forward pass for scoring and the model's own forward pass, in every precision of the
+        run.
     first_margin : StartDifference or None
         Difference between policy and reference at the first step; None before this step.
 
@@ -227,7 +228,7 @@ class BADPOTrainer(StepTrainer):
         _require_supported(args, arguments)
         self.run_folder = Path(args.output_dir)
         require_safe_to_read(self.run_folder)
-        # Checkpoints contain pickles and estimates about annotators, so badpo publishes only run_folder/model.
+        # Checkpoints contain pickles and estimates about annotators, so only run_folder/model is published.
         args.output_dir = str(self.run_folder / "checkpoints")
         n_kept, args.save_total_limit = args.save_total_limit or 0, None
         policy = start_policy(model, peft_config, args)
@@ -295,21 +296,21 @@ class BADPOTrainer(StepTrainer):
         self.reference = ReferenceScorer(
             self.model, self.ref_model, self.accelerator, args, load_start, self.encoded.pairs
         )
-        # `_tally` sums metrics over the current step, and `_logged` sums metrics over the steps since the last log
+        # `_tally` sums metrics over the current step, and `_logged` sums them over all steps since the last log entry
         self._tally = Tally(self.judgments, args.device)
         self._logged = Tally(self.judgments, args.device)
         self._step: Step
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # the first entry is the sum of the squared differences in log-probability between the policy and the reference
-        # the second entry is the sum of the squared log-probabilities of the reference over the same tokens
+        # entry 0 is the sum over tokens of the squared differences in log-probability between policy and reference
+        # entry 1 is the sum over the same tokens of the reference's squared log-probabilities
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
             checkpoint_activations(self.model, args.gradient_checkpointing_kwargs)
         autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
-        # the self-test needs training mode for gradient checkpointing, but dropout would make two forward passes differ
+        # the self-test needs training mode for gradient checkpointing, but dropout would make its forward passes differ
         with in_mode(base, training=args.disable_dropout):
             choice = choose_layout(
                 base, args.attention, self.encoded, autocast, has_router_loss=self.aux_loss_enabled
@@ -317,11 +318,11 @@ class BADPOTrainer(StepTrainer):
         self._layout, self.self_tests = choice.layout, choice.tests
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader for the micro-batches that `StepSampler` plans; accelerate does not shard this loader."""
+        """Return the loader of the micro-batches that `StepSampler` plans; accelerate does not shard this loader."""
         return self._make_loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset: EvaluationData = None) -> DataLoader:
-        """Return the loader for this process's share of an evaluation set, which is given as data or by name."""
+        """Return the loader of this process's share of an evaluation set; the set is given as data or by name."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
         if isinstance(data, str) and sets:
@@ -347,7 +348,7 @@ class BADPOTrainer(StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # if the objective has no token weights, the log-probabilities of two responses' common beginning cancel
+        # if the objective has no token weights, the log-probabilities of the responses' common prefix cancel
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -365,21 +366,21 @@ class BADPOTrainer(StepTrainer):
         return EncodedJudgments(encoded.judgments, encoded.comparisons)
 
     def compute_references(self) -> None:
-        """Before the first step of a new or resumed run, compute the reference log-probabilities of all data sets."""
+        """Compute the reference log-probabilities of all data sets, before the first step of a new or resumed run."""
         require_same_facts({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         self.reference.score_all(self.train_dataset, self.eval_dataset)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[MicroBatch], num_batches: int, device: torch.device
     ) -> tuple[list[MicroBatch], Tensor | None]:
-        """Return an optimizer step's micro-batches with the objective's weights, and the step's normaliser.
+        """Return the micro-batches of an optimizer step, with the objective's weights, and the normaliser of the step.
 
         An optimizer step may have fewer comparisons than micro-batches. Micro-batches in which no process has a
         judgment come first and have no model inputs. The last micro-batch of a step must go through the model, because
-        it synchronises the gradients of the processes.
+        the processes then synchronise their gradients.
         """
         if 0 < self.state.max_steps <= self.state.global_step:
-            # if a run resumes from the checkpoint of its last step, the Trainer asks for one more step
+            # the Trainer asks for one more step if a run resumes from the checkpoint of its last step
             return [], None
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         sizes = [len(batch["sign"]) for batch in batches]
@@ -413,7 +414,7 @@ class BADPOTrainer(StepTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Return the sum of a micro-batch's weighted losses, divided by the step's normaliser.
+        """Return the sum of the weighted losses in a micro-batch, divided by the normaliser of the step.
 
         The gradient of theta is computed separately.
         """
@@ -427,14 +428,14 @@ class BADPOTrainer(StepTrainer):
         loss = (weight * losses).sum() / num_items_in_batch
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
-        # DDP averages gradients over processes, although the normaliser is already a sum over all processes
+        # the normaliser is a sum over all processes, so the factor undoes DDP's averaging of gradients
         return (loss * self.args.world_size).float()
 
     def fix_gradient_buckets(self) -> None:
-        """Make DDP fix the order of its gradient sums before the first step instead of after it.
+        """Make DDP fix the order in which it sums gradients before the first step instead of after it.
 
-        With three or more processes, the order of the sums changes the last bits of the gradients. Without this
-        function, the first step of a resumed run would sum gradients in a different order from the uninterrupted run.
+        With three or more processes, the order of summation changes the last bits of the gradients. Without this
+        method, the first step of a resumed run would sum the gradients in another order than the uninterrupted run.
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
@@ -464,7 +465,7 @@ class BADPOTrainer(StepTrainer):
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
-        # in float32, rounding of the sums over tokens would dominate the gradient error
+        # in float32, rounding in the sums over tokens would dominate the gradient error
         values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
         weighted = values * inputs.get("token_weight", 1.0)
         sums = weighted.new_zeros(2, 2 * len(inputs["comparisons"]))
@@ -491,7 +492,7 @@ class BADPOTrainer(StepTrainer):
         return margins, bias_logits, losses
 
     def finish_step(self) -> Tally:
-        """Sum the gradient of theta and the metrics over processes, update theta, and return the step's metrics."""
+        """Sum the gradient of theta and the metrics over all processes, update theta, and return the step's metrics."""
         tally, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
         tally.add_up_step(
@@ -514,10 +515,9 @@ class BADPOTrainer(StepTrainer):
         return tally
 
     def check_start(self, mean_margin: float) -> None:
-        """Record how policy and reference differ at the first step; if rounding does not explain this, stop the run.
+        """Record the difference between policy and reference at the first step; stop if rounding cannot explain it.
 
-        If policy and reference differ, but the user passed a reference model or kept dropout on, the run continues with
-        the warning W152.
+        If the user passed a reference model or kept dropout on, the run continues with the warning W152 instead.
         """
         squares, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (squares / size) ** 0.5 if size else 0.0
@@ -526,15 +526,15 @@ class BADPOTrainer(StepTrainer):
         problem = self.first_margin.problem
         if problem is not None and self.ref_model is None and self.args.disable_dropout:
             raise ConfigError(
-                f"{problem.what}, although the policy is its own reference. Possibly the cache "
-                f"{self.reference.cache.folder} holds values of another model: remove this folder and train again. If "
-                "the difference remains, the model computes different log-probabilities before and during training: "
-                "please report the model's configuration"
+                f"{problem.what}, although the policy is its own reference. The cache "
+                f"{self.reference.cache.folder} possibly holds values of another model: remove this folder and train "
+                "again. If the difference remains, the model computes different log-probabilities before and during "
+                "training: please report the model's configuration"
             )
         log_findings(self.findings, [problem] if problem else [])
 
     def state_metrics(self) -> Metrics:
-        """Return the mean theta for each attribute, and metrics that describe the objective's state."""
+        """Return the mean theta of each attribute and the metrics on the objective's state."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
     @cached_property
@@ -542,8 +542,8 @@ class BADPOTrainer(StepTrainer):
         return find_revealing_attributes(self.judgments, self.bias)
 
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
-        """Add the metrics of the judgments since the last log to the Trainer's own metrics."""
-        # at the end of training, there may be steps after the last regular log entry
+        """Add metrics on the judgments since the last log entry to the Trainer's own metrics."""
+        # at the end of training, there may be steps that follow the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
             metrics |= select_publishable(self.state_metrics(), self.bias, self._revealing_attributes)
@@ -593,7 +593,7 @@ class BADPOTrainer(StepTrainer):
 
     @cached_property
     def facts(self) -> Facts:
-        """Properties, from `badpo.training.checkpoints.collect_facts`, that a resumed run and its checkpoint share."""
+        """Properties that a resumed run must share with its checkpoint (`badpo.training.checkpoints.collect_facts`)."""
         return collect_facts(self)
 
     def train(
@@ -604,9 +604,9 @@ class BADPOTrainer(StepTrainer):
     ) -> TrainOutput:
         """Train the policy; ``resume_from_checkpoint=True`` continues from the newest complete checkpoint of this run.
 
-        A second call of `train` continues from the current weights and theta with a new schedule, as in `transformers`.
-        A checkpoint with different data or settings raises an error; ``allow_changed=["code"]`` allows different
-        package versions. A new run raises an error if its folder contains complete checkpoints of another run.
+        A second call to `train` continues from the current weights and theta with a new schedule, as in `transformers`.
+        A checkpoint with other data or settings raises an error; ``allow_changed=["code"]`` permits other package
+        versions. A new run raises an error if its folder contains complete checkpoints of another run.
         """
         with lock_by_first(self.run_folder):
             self.compute_references()
@@ -630,16 +630,16 @@ class BADPOTrainer(StepTrainer):
 
     @property
     def _is_divided(self) -> bool:
-        """Whether the weights are divided over processes."""
+        """Whether the weights are sharded over processes."""
         return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _write_run(self) -> None:
-        """After a script's run, write the policy, theta and the files that `badpo evaluate` needs."""
+        """Write the policy, theta and the files that `badpo evaluate` needs, after a script has trained a run."""
         with whole_folder(self.run_folder / "model", self.is_world_process_zero()) as unfinished:
             self.save_model(str(unfinished))
         if not self._start:
             logger.warning(
-                "badpo evaluate cannot measure %s, because the reference has no name by which it can be loaded",
+                "badpo evaluate cannot measure %s, because the reference cannot be loaded by name",
                 self.run_folder,
             )
         elif self.is_world_process_zero():
@@ -666,17 +666,17 @@ class BADPOTrainer(StepTrainer):
         revision: str | None = None,
         **card: Any,
     ) -> str:
-        """Publish only ``run_folder/model``, wait for the upload, and return the address of the commit.
+        """Publish only ``run_folder/model``, wait for the upload, and return the URL of the commit.
 
-        ``card`` are arguments of `create_model_card`.
+        ``card`` contains arguments of `create_model_card`.
         """
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
-            # other people could not load an adapter of a local model, whose configuration contains a local path
+            # an adapter of a local model names a local path, so other people could not load it
             raise ConfigError(
                 "the adapter was trained on a local model, which badpo does not publish. Publish the local model and "
-                "load it by its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
+                "train with its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
             )
         folder = self.run_folder / "model"
         if not folder.exists():
@@ -705,7 +705,7 @@ class BADPOTrainer(StepTrainer):
         dataset_name: str | list[str] | None = None,
         tags: str | list[str] | None = None,
     ) -> None:
-        """Write the model name, data sets and tags into the model card's metadata in ``run_folder/model``."""
+        """Write the model name, data sets and tags to the metadata of the model card in ``run_folder/model``."""
         path = self.run_folder / "model" / "README.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = (metadata_load(path) or {}) if path.exists() else {}
@@ -715,12 +715,12 @@ class BADPOTrainer(StepTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy to ``run_folder/model``, without pickles or annotator data, and theta to ``run_folder``.
 
-        If the folder ``output_dir`` contains theta, a warning names the folder to publish instead.
+        If ``output_dir`` contains theta, a warning names the folder that should be published instead.
         """
         if _internal_call:
             with keep_parameter_names(self.model):
                 super().save_model(output_dir, _internal_call=True)
-            # the pickle of the training arguments is not needed and contains a token and local paths
+            # the pickled training arguments are not needed and contain a token and local paths
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
             return
         state_dict = gather_weights(self.accelerator, self.model_wrapped) if self._is_divided else None
@@ -755,15 +755,15 @@ def _require_supported(args: BADPOConfig, arguments: Mapping[str, Any]) -> None:
     ]
     if arguments["columns"] is not None and isinstance(arguments["train_dataset"], Judgments):
         errors.append(
-            "columns cannot be combined with Judgments, which are already read; pass columns to Judgments.read"
+            "columns cannot be combined with Judgments, which have already been read; pass columns to Judgments.read"
         )
     if not isinstance(args, BADPOConfig):
         kind = type(args).__name__
         errors.append(f"args is a {kind}; pass a BADPOConfig, which has the same arguments")
     elif args.n_gpu > 1:
         errors.append(
-            f"one process uses {args.n_gpu} GPUs, for which the Trainer would copy the model (DataParallel); the "
-            "copies would score with the weights of the first copy. Start one process for each GPU: accelerate launch "
+            f"one process uses {args.n_gpu} GPUs. The Trainer would copy the model to all of them (DataParallel), and "
+            "the copies would score with the weights of the first. Start one process for each GPU: accelerate launch "
             f"--num_processes {args.n_gpu} -m badpo train --config RECIPE (or your script); or use one GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
