@@ -493,9 +493,7 @@ def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high", "reliability"), np.nan)
     separated = {"status": "separated_high", "deviation": np.inf, "ci_high": np.inf}
     page = people_html(summary, result.annotators.assign(**unknown, **separated))
-    assert (
-        "These votes are not sufficient for an estimate of any individual annotator." in Page(page).text
-    )
+    assert "There are too few votes to estimate the bias of any individual annotator." in Page(page).text
 
 
 def test_pages_without_annotators_and_of_an_attribute_without_a_type():

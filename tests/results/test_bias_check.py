@@ -186,7 +186,7 @@ def test_a_run_without_held_out_votes_or_dpo_has_notices_with_commands():
     little, enough = ("\n".join(page_notices(suite(one))) for one in told.values())
     assert f"`{config} --learning_rate 0.0002 --output_dir runs-2 --compare`" in little
     assert f"`{config} --compare`" in enough and "--learning_rate" not in enough
-    assert ["on which it was trained" in text for text in (little, enough)] == [False, True]
+    assert ["on its own training votes" in text for text in (little, enough)] == [False, True]
 
 
 def test_a_lower_learning_rate_is_advised_only_if_the_excess_stays_large_enough():

@@ -52,7 +52,7 @@ def test_the_attribute_table_the_anchor_and_the_limits(run):
     limits = ("The anchor is the reference", "## Limits", "over about 60 annotators", "| beta | 0.1 |")
     assert all(told in card for told in limits)
     (run.parent / "reference" / "readouts.json").unlink()
-    assert "no distance is given" in model_card(run)
+    assert "contains no distance" in model_card(run)
     (run / "readouts.json").unlink()
     assert "not measured yet: `badpo evaluate`" in model_card(run)
     with pytest.raises(ConfigError, match="is not a run folder"):

@@ -55,13 +55,15 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
     runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
     _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
-    assert "includes zero (-0.015 to +0.095), so the share removed is not reported" in finding
+    assert (
+        "includes zero (-0.015 to +0.095), so the share that each arm removed is not reported" in finding
+    )
     assert of_dpo == f"DPO ended at 0.540{DISTANCE} +0.160; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
     (values,) = told_of(run("dpo", 0.96), run("pooled", 0.55))[1:]
     assert "0.96 for DPO" in values and "0.55 for BA-DPO (pooled)" in values
     finding = told_of(runs[0], run("dpo", 0.54, se=0.02), run("pooled", 0.51))[1]
-    assert finding.endswith("so the share removed is not reported.")
+    assert finding.endswith("so the share that each arm removed is not reported.")
 
 
 def test_several_seeds_bring_an_interval_and_a_run_without_theta_is_none_of_ba_dpo():
@@ -134,7 +136,7 @@ def test_runs_that_do_not_start_at_the_reference_are_told():
     assert "start at" not in anchors(start, learned("pooled"))
     told = anchors(start, learned("pooled"), off)
     assert "1 of 3 runs do not start at the reference" in told
-    assert "which should be 0, is up to \u22120.42" in told
+    assert "the mean margin is up to \u22120.42 instead of 0" in told
 
 
 def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
@@ -145,12 +147,12 @@ def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
     changed(folder / "bias.json", gold_annotators=gold, extra=extra)
     found, card = read_suite(suite), model_card(folder)
     told, page = "\n".join(anchor_sentences(found)), report_html(found)
-    few = "theta of fewer than 5 gold annotators"
+    few = "fewer than 5 gold annotators are declared"
     assert f"Anchored by gold annotators: BA-DPO (shared mean). In this arm, {few}" in told
     votes = "woman-coded about 1,200, black-coded about 980"
-    assert f"that differ ({votes}), not by" in told
+    assert f"that differ ({votes}) determine" in told
     assert "Anchored at the reference: BA-DPO (pooled)." in told
-    assert "except for BA-DPO (shared mean), whose anchor are gold annotators" in page
+    assert "except that gold annotators anchor BA-DPO (shared mean)" in page
     assert "Anchors of the arms" in page and few in page
     assert f"In training, {few}" in card
     assert not any(name in document for name in gold for document in (page, card, told))

@@ -71,7 +71,7 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(tmp_path):
     html = report_html(read_suite(folder))
     assert not any(text in html for text in ("/home/ada", "ann_", str(tmp_path)))
     text = Page(html).text
-    assert "because they have no readouts: pooled-s42." in text
+    assert "because they have not been measured: pooled-s42." in text
     assert "3f9a" * 16 in text and "torch 2.13.0" in text
 
 
