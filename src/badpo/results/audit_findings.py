@@ -1,6 +1,6 @@
 """Write the findings of an audit as sentences: pooled bias, certainty, unknowns and advice.
 
-`audit_sentences.jinja` has the sentences; this module decides which of them apply.
+The sentences are in `audit_sentences.jinja`. This module decides which of the sentences apply.
 """
 
 import math
@@ -14,7 +14,7 @@ from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results import audit_json
 from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
 
-# A bias of less than 0.3 log-odds (odds of 57 to 43) has little effect on a policy.
+# Threshold for advice: a bias of less than 0.3 log-odds (odds of 57 to 43) has little effect on a policy.
 RELEVANT_BIAS = 0.3
 # Maximum length of a quoted reason, in characters.
 _LONGEST_REASON = 400
@@ -22,7 +22,7 @@ _sentence = partial(sentence, "audit_sentences.jinja")
 
 
 def attribute_findings(summary: audit_json.AuditedBiases) -> list[Finding]:
-    """Return one finding for each attribute of an audit; attributes that the page withholds come last."""
+    """Return one finding for each attribute of an audit; attributes that the page omits come last."""
     labels = audit_labels(summary)
     findings = [_write_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for name in summary.get("withheld", ()):
@@ -32,12 +32,12 @@ def attribute_findings(summary: audit_json.AuditedBiases) -> list[Finding]:
 
 
 def _attribute_configs(summary: audit_json.AuditedBiases) -> dict[str, Config]:
-    """Return the configuration of every attribute of an audit."""
+    """Return the configuration of every audited attribute, by name."""
     return {config["name"]: config for config in summary["settings"]["attributes"]}
 
 
 def audit_labels(summary: audit_json.AuditedBiases) -> dict[str, str]:
-    """Return the display name of every attribute of an audit."""
+    """Return the display name of every audited attribute, by name."""
     return {name: attribute_label(name, config) for name, config in _attribute_configs(summary).items()}
 
 
@@ -49,9 +49,9 @@ def is_sure(row: audit_json.LogOddsRow) -> bool:
 def decide(row: audit_json.AttributeRow, pool: audit_json.PoolRow | None) -> audit_json.Decision:
     """Decide whether the bias toward an attribute is significant, and what to advise.
 
-    A significant bias is explained by the other declared attributes if it is not significant after adjusting for them.
-    The advice is "declare" if annotators differ, or if the pooled bias is significant and not explained. The advice is
-    "watch" if the bias is large but not significant, or if the bias is explained.
+    The other declared attributes explain a significant bias if the bias is not significant after adjusting for these
+    attributes. The advice is "declare" if annotators differ, or if the pooled bias is significant and not explained.
+    The advice is "watch" if the bias is large but not significant, or if the bias is explained.
     """
     is_significant, is_large = (
         is_sure(row),
@@ -74,18 +74,18 @@ def decide(row: audit_json.AttributeRow, pool: audit_json.PoolRow | None) -> aud
 
 
 def is_unsplit(pool: audit_json.PoolRow | None) -> bool:
-    """Return whether an attribute's figures are sums of bias and merit, because each comparison has only one vote."""
+    """Return whether each comparison has only one vote, so that the attribute's figures are sums of bias and merit."""
     return pool is not None and pool["sum"] is not None and not pool["absolute"]
 
 
 def reliability_sentence(summary: audit_json.AuditSummary | audit_json.AuditPage) -> str:
-    """Describe how reliable annotators are, and how a reliability flag differs from a bias flag."""
+    """Describe how reliable the annotators are, and what a flag for low reliability means."""
     reliability = summary["checks"]["reliability"]
     return _sentence("reliability", reliability=reliability) if reliability else ""
 
 
 def impact_sentences(summary: audit_json.AuditSummary | audit_json.AuditPage) -> list[str]:
-    """Return sentences that describe which labels and training pairs would change without the annotators' biases."""
+    """Return sentences that say how many labels and training pairs would change without the annotators' biases."""
     labels, pools, n = audit_labels(summary), summary["pool"], summary["data"]["n_judgments"]
     sentences = []
     for row in summary["flips"]:
@@ -107,7 +107,7 @@ def person_sentence(row: pd.Series, label: str, name: str | None) -> str:
 
 
 def _response_with_more(config: Config) -> str:
-    """Return the words for the response that has more of the attribute."""
+    """Return a noun phrase for the response that has more of the attribute."""
     is_length = built_in_of(config).is_length
     return "the longer response" if is_length else "the response with more of the attribute"
 
@@ -150,7 +150,7 @@ def _write_finding(
     elif pool:
         sentences += _write_pool_sentences(summary["settings"], pool)
     config = _attribute_configs(summary)[row["name"]]
-    # for an attribute whose label names no side, this is a name for the side that wins more often
+    # if the label of an attribute names no side, `toward` is the name of one side
     toward = built_in_of(config).toward
     thresholds = [f"{key}={value:g}" for key, value in config.items() if type(value) in (int, float)]
     text = _sentence(
@@ -171,7 +171,7 @@ def _write_finding(
 def _write_pool_sentences(
     settings: audit_json.Settings, pool: audit_json.PoolRow
 ) -> list[tuple[str, str]]:
-    """Return what the votes show about the annotators' biases and, if known, the shared bias."""
+    """Describe what the votes show about the annotators' biases and about the bias that all annotators share."""
     reason = shown(pool["recommendation_reason"], _LONGEST_REASON)
     spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
     sentences = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []
@@ -194,7 +194,7 @@ def _write_advice(
 ) -> str:
     """Write the advice about an attribute."""
     variant = pool["recommendation"] if pool else "pooled"
-    # if tau is not reported, the page's section on annotators gives the reason
+    # if tau is not reported, the section on annotators gives the reason
     has_reason = pool is not None and pool["tau"] is not None
     return _sentence(
         "advice",

@@ -1,7 +1,8 @@
-"""Types of the parts of audit.json; docs/audit.md explains the keys.
+"""Types for the content of audit.json; docs/audit.md explains the keys.
 
-A figure is None if the votes do not identify it. On a page that may be shared, figures about few people are None, and
-counts below five are None too. The code that computes a row may use numbers of numpy; JSON has Python's numbers.
+A figure is None if the votes do not identify it. On a page that may be shared, figures about few people and counts
+below five are also None. Numbers may be NumPy scalars in memory; they are converted to Python numbers when the JSON
+file is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ class LogOddsRow(TypedDict):
 
 
 class Voters(TypedDict):
-    """Numbers of annotators and people behind a figure, and whether few people cast most of its votes."""
+    """Number of annotators and of people whose votes enter a figure, and whether few people cast most of the votes."""
 
     n_annotators: int
     n_people: int
@@ -30,7 +31,7 @@ class Voters(TypedDict):
 
 
 class VoteFigure(Voters):
-    """Voters of a figure about two sides, and whether the figure reveals votes in combination with earlier figures.
+    """Voters of a figure about two sides, and whether this figure and earlier figures together reveal votes.
 
     ``n_people_least`` is the number of people who chose the less popular side.
     """
@@ -40,7 +41,7 @@ class VoteFigure(Voters):
 
 
 class SwapPairRow(VoteFigure, LogOddsRow):
-    """Bias toward an attribute, estimated from swap pairs, in which quality cancels out."""
+    """Bias toward an attribute, estimated from swap pairs, in which the quality of the responses cancels out."""
 
     n_votes: int
     assumes: str
@@ -62,7 +63,7 @@ class TieRow(Voters):
 
 
 class CrossVotesRow(LogOddsRow):
-    """Figures of an attribute that depend only on the votes on comparisons whose sides differ."""
+    """Figures of an attribute that depend only on votes on comparisons whose two responses differ in the attribute."""
 
     cross_share: float
     n_cross: int | None
@@ -107,13 +108,13 @@ class TauRow(TypedDict):
 
 
 class GroupRow(TauRow):
-    """Numbers of annotators and people, and tau, for a group of annotators whom no votes connect with other groups."""
+    """Number of annotators, number of people, and tau for a group that no votes connect with other groups."""
 
     n: int
     n_people: int
 
 
-ClassRow = TypedDict(  # the difference of an annotator class from the pool mean, with its interval
+ClassRow = TypedDict(  # difference between an annotator class and the pool mean, with its interval
     "ClassRow",
     {
         "class": str,
@@ -128,7 +129,7 @@ ClassRow = TypedDict(  # the difference of an annotator class from the pool mean
 
 
 class StatusCounts(TypedDict):
-    """Share of informative judgments, number of annotators with each status, and number of people with an estimate."""
+    """Share of informative judgments, number of annotators by status, and number of people with an estimate."""
 
     informative_share: float | None
     n_estimated: int
@@ -139,7 +140,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with confidence intervals, numbers of annotators, and the reason if the shared bias is not known."""
+    """Shared bias with its confidence intervals and number of annotators, or the reason why it is not known."""
 
     shared_bias: float | None
     shared_bias_ci: list[float] | None
@@ -151,7 +152,7 @@ class SharedBiasRow(TypedDict):
 
 
 class SumRow(LogOddsRow):
-    """Pooled sum of bias and merit with its confidence interval, and the number of votes needed to separate the two."""
+    """Sum of pooled bias and merit with its confidence interval, and the number of votes needed to separate the two."""
 
     n: int
     beside_models: bool
@@ -159,7 +160,7 @@ class SumRow(LogOddsRow):
 
 
 class PoolRow(StatusCounts, TauRow, SharedBiasRow):
-    """Figures of the annotators for one attribute."""
+    """Figures about the annotators' biases toward one attribute."""
 
     components: int
     n_flagged: int
@@ -206,11 +207,11 @@ class ModelRow(TypedDict):
 
 
 class AssignmentRow(TypedDict):
-    """Result of testing, with covariates from the table, whether comparisons were assigned to annotators at random.
+    """Test of whether comparisons were assigned to annotators at random, based on covariates from the table.
 
     ``p_value`` is the p-value of the covariate that differs most between annotators, times the number of covariates.
-    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. ``reason`` says why the
-    audit does not report differences between annotators; ``reason`` is empty if the audit reports them.
+    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. If the audit does not
+    report differences between annotators, ``reason`` says why; otherwise, ``reason`` is empty.
     """
 
     p_value: float
@@ -221,14 +222,14 @@ class AssignmentRow(TypedDict):
 
 
 class GraphRow(TypedDict):
-    """Groups of annotators who share comparisons: number of groups, largest sizes, and annotators without a group."""
+    """Groups of annotators who share comparisons: number of groups, largest sizes, and number of other annotators."""
 
     n: int
     sizes: list[int]
     outside: int
 
 
-AnchorRow = TypedDict(  # gold annotators, and by attribute their judgments and the p-value that they do not differ
+AnchorRow = TypedDict(  # gold annotators; by attribute, their judgments and the p-value of the test of equal biases
     "AnchorRow",
     {
         "n": int,
@@ -242,7 +243,7 @@ AnchorRow = TypedDict(  # gold annotators, and by attribute their judgments and 
 
 
 class ReliabilityRow(TypedDict):
-    """Reliability of the annotators: test of equality, between-annotator standard deviation, and further figures."""
+    """Reliability of the annotators: test of equal reliability, between-annotator standard deviation, and more."""
 
     p_value: float
     spread: float | None
@@ -257,7 +258,7 @@ class ReliabilityRow(TypedDict):
 
 
 class Checks(TypedDict):
-    """The estimator, and the checks of its assumptions."""
+    """The estimator, and the results of checking its assumptions."""
 
     assignment: AssignmentRow | None
     estimator: dict[Literal["quality", "why"], str]
@@ -267,7 +268,7 @@ class Checks(TypedDict):
 
 
 class LabelChanges(TypedDict):
-    """Mean and 95 % credible interval of the numbers of labels and pairs that would change without a bias."""
+    """How many labels and pairs would change without a bias: posterior mean and 95 % credible interval."""
 
     attribute: str | None
     n_contested: int
@@ -276,7 +277,7 @@ class LabelChanges(TypedDict):
 
 
 class VotesNeededRow(TypedDict):
-    """Numbers of votes that the median annotator needs for an interval of a half-width."""
+    """Numbers of votes that the median annotator needs for an interval with a given half-width."""
 
     attribute: str
     informative_votes: float
@@ -296,14 +297,14 @@ class ProblemRow(TypedDict):
 
 
 class BothOrdersRow(Voters):
-    """Comparisons that annotators judged in both orders, and the share with the same answer."""
+    """Number of comparisons that annotators judged in both orders, and the share of them with the same answer."""
 
     n: int
     same_share: float | None
 
 
 class DroppedRow(TypedDict):
-    """Number of omitted judgments with one reason, and of their annotators."""
+    """Number of judgments excluded for one reason, and number of their annotators."""
 
     reason: str
     n: int
@@ -312,7 +313,7 @@ class DroppedRow(TypedDict):
 
 
 class VotesOfAnnotators(TypedDict, total=False):
-    """Numbers of judgments of the median annotator, of any annotator and of any person; a page has the median only."""
+    """Median and maximum number of judgments per annotator, and maximum per person; a page shows only the median."""
 
     median: float
     max: int
@@ -320,7 +321,7 @@ class VotesOfAnnotators(TypedDict, total=False):
 
 
 class TableFacts(TypedDict):
-    """Whether the table of votes names its annotators, and their number."""
+    """Whether the table of votes names its annotators, and the number of annotators."""
 
     has_annotators: bool
     n_annotators: int
@@ -356,7 +357,7 @@ class Settings(TypedDict):
 
 
 class Decision(TypedDict):
-    """Whether a bias is significant, and not explained by the other attributes, and the advice that follows."""
+    """Whether a bias is significant, whether other attributes explain the bias, and what to do about it."""
 
     is_sure: bool
     is_explained: bool
@@ -364,16 +365,16 @@ class Decision(TypedDict):
 
 
 class AuditedBiases(TypedDict):
-    """The parts of an audit on which the findings about the pool's biases depend."""
+    """The parts of an audit from which the findings about the pool's biases are written."""
 
     settings: Settings
     data: DataFacts
     attributes: list[AttributeRow]
     pool: dict[str, PoolRow]
-    withheld: NotRequired[list[str]]  # attributes that a page leaves out
+    withheld: NotRequired[list[str]]  # attributes that a page omits
     decisions: NotRequired[
         dict[str, Decision]
-    ]  # of each attribute, computed before a page rounded the figures
+    ]  # decision about each attribute, made before the page's figures were rounded
 
 
 class AuditParts(AuditedBiases):
@@ -397,7 +398,7 @@ class AuditSummary(AuditParts):
 
 
 class PageGroups(TypedDict):
-    """Groups of annotators as a page shows them: no, one or several groups, and sizes of the largest groups."""
+    """Groups of annotators on a page: "none", "one" or "several", and the sizes of the largest groups."""
 
     n: str
     sizes: list[int]
@@ -414,10 +415,10 @@ class PageChecks(TypedDict):
 
 
 class AuditPage(AuditParts):
-    """Content of the page that may be shared: rounded figures, and no figures about fewer than five people.
+    """Content of the page that may be shared: rounded figures, none of which is about fewer than five people.
 
-    ``step`` is the rounding step of the estimates. ``absent_features`` are scanned features in which no responses
-    differ, and ``has_withheld_features`` is whether the page omits features because of few voters.
+    ``step`` is the rounding step of the estimates. ``absent_features`` are scanned features in which no two compared
+    responses differ. ``has_withheld_features`` tells whether the page omits a feature because too few people voted.
     """
 
     checks: PageChecks
