@@ -1,4 +1,4 @@
-"""Estimate biases from comparisons with one vote each, whether or not the quality of the responses is known."""
+"""Estimate biases from comparisons with one vote each; the quality of the responses may be known or unknown."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,25 +15,25 @@ from badpo.estimation.log_odds import LEVEL, NO_SPREAD, dependent_columns, summe
 from badpo.estimation.newton import Curvature, QualityModel
 from badpo.theory import Floats, Ints
 
-# Prior standard deviation of model strengths; the models wrote the responses that annotators compare.
+# Prior standard deviation of the strengths of the models that wrote the responses, in log-odds.
 STRENGTH_PRIOR = 1.0
-# Largest number of Newton steps; the iteration ends earlier if a step is shorter than the tolerance.
+# Largest number of Newton steps; the iteration ends early if a step is shorter than TOLERANCE.
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
-# Gauss-Hermite nodes and weights for the quality of a comparison, which has a normal prior.
+# Gauss-Hermite nodes and weights for the normal prior of a comparison's quality.
 NODES = np.polynomial.hermite_e.hermegauss(15)
 # Largest number of comparisons used to fit the quality prior by EM, and number of EM iterations.
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
-# Power at which the smallest detectable difference is computed.
+# Power with which a test detects its smallest detectable difference.
 POWER = 0.8
-# Relevant size of the between-annotator standard deviation, relative to the standard deviation of the values.
-# For a share of votes around 50 %, a standard deviation of 0.3 means shares of about 35 % and 65 %.
+# Smallest relevant between-annotator standard deviation, relative to the standard deviation of the values.
+# For shares of votes around 50 %, this value of 0.3 corresponds to annotators with shares of about 35 % and 65 %.
 RELEVANT = 0.3
 
 
 class GivenQuality(QualityModel):
     r"""Model of votes on comparisons of known quality, :math:`u_c = \text{scale} \cdot \text{quality}_c`.
 
-    The scale is fitted unless the quality of every comparison is 0.
+    The scale is an extra parameter, unless the quality of every comparison is 0.
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
@@ -46,7 +46,7 @@ class GivenQuality(QualityModel):
         return self._blocks.sums(-np.logaddexp(0.0, -self._sign * x))
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
-        """Derivatives of the sum of the values."""
+        """Derivatives of the total log-likelihood."""
         quality = self._quality[:, None][:, : len(extra)]
         chance = expit(extra.sum() * self._quality + logits)
         residual, weight = (self._sign > 0) - chance, chance * (1 - chance)
@@ -63,20 +63,20 @@ def fit_marginal(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> BiasEstimates:
-    r"""Estimate the log-odds with which each annotator chooses the side with an attribute, ignoring unknown quality.
+    r"""Estimate the log-odds that each annotator chooses the side with an attribute, without modeling unknown quality.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \beta\, \text{quality}_c + s_k \cdot d_j
 
-    :math:`s_k` is the annotator's bias plus the reliability times the merit of the attribute. One vote per comparison
-    does not identify the two parts. If ``absolute`` (a bool for each attribute) is True, the result is the sums
-    themselves; otherwise it is their deviations from the mean over annotators. ``quality``, of shape
-    (n_comparisons,), is known beforehand, for example from the strengths of the models that wrote the responses, or
-    zero. Other arguments are those of `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative
-    here.
+    The sum :math:`s_k` is the annotator's bias plus reliability times the merit of the attribute. Tables with one vote
+    per comparison do not identify the two parts. If ``absolute`` (a bool for each attribute) is True, the function
+    estimates the sums; otherwise, it estimates the deviations of the sums from the mean over annotators. ``quality``,
+    of shape (n_comparisons,), is a known quality, for example from the strengths of the models that wrote the
+    responses, or zero. The other arguments are those of `badpo.estimation.fit.fit_conditional`. With this estimator,
+    every cross-group vote is informative.
 
     Examples
     --------
-    An annotator who chose the longer side in 30 of 40 comparisons: the log-odds are log(3).
+    An annotator chose the longer side in 30 of 40 comparisons, so the log-odds are log(3):
 
     >>> sign = np.repeat([1, -1], [30, 10])
     >>> votes = Votes(np.arange(40), sign, np.zeros(40, int), np.ones((40, 1)), 1)
@@ -94,7 +94,7 @@ def fit_marginal(
 
 
 class PooledSums(NamedTuple):
-    """Pooled log-odds of q attributes, their standard errors, and strengths of the models that wrote the responses."""
+    """Pooled log-odds of q attributes with standard errors, and strengths of the models that wrote the responses."""
 
     log_odds: Floats
     se: Floats
@@ -104,14 +104,14 @@ class PooledSums(NamedTuple):
 def pooled_sums(
     sign: ArrayLike, delta: ArrayLike, models: sparse.csr_array, clusters: ArrayLike
 ) -> PooledSums:
-    r"""Estimate pooled log-odds of each attribute, adjusted for the strengths of the models that wrote the responses.
+    r"""Estimate pooled log-odds for each attribute, adjusted for the strengths of the models that wrote the responses.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = s \cdot d_j + \beta_{a(j)} - \beta_{b(j)}, \qquad
         \beta \sim N(0, 1)
 
-    ``models``, of shape (n_votes, n_models), is +1 for the model that wrote response a and -1 for the model that
-    wrote b. It has no columns if the models are not known. Standard errors are clustered. They are infinite for an
-    attribute if all votes are for one side, or if other attributes determine the attribute.
+    ``models``, of shape (n_votes, n_models), is +1 for the model that wrote response a and -1 for the model that wrote
+    response b. If the models are not known, ``models`` has no columns. Standard errors are clustered. The standard
+    error for an attribute is infinite if all votes are for one side, or if other attributes determine the attribute.
 
     Examples
     --------
@@ -145,11 +145,11 @@ def pooled_sums(
 
 
 class ExchangeTest(NamedTuple):
-    """Result of testing whether values depend on the annotator: one p-value per column and the power of the test.
+    """Result of `exchange_test`: a p-value for each column, and the power of the test.
 
-    ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
-    test detects with a power of 80 %. ``power`` is the power for the standard deviation `RELEVANT`. The significance
-    level of 5 % is divided equally among the columns.
+    ``smallest`` is the smallest standard deviation of annotators' means, in standard deviations of the column, that the
+    test detects with a power of 80 %. ``power`` is the power for a standard deviation of `RELEVANT`. Both use the
+    significance level of 5 %, divided equally among the columns.
     """
 
     p_value: Floats
@@ -158,14 +158,14 @@ class ExchangeTest(NamedTuple):
 
 
 def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
-    r"""Test whether values, of shape (n, n_columns), are exchangeable between annotators, for each column separately.
+    r"""Test each column of ``values``, of shape (n, n_columns), for exchangeability between annotators.
 
     .. math:: T = \sum_k n_k (\bar z_k - \bar z)^2
 
-    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations
-    of the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
-    annotators vote alike. If the values describe the comparisons, the hypothesis is that comparisons were assigned at
-    random. The p-value is NaN for a constant column, and with too few values.
+    The test compares T with a scaled chi-squared distribution that has the mean and variance of T under all
+    permutations of the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the null
+    hypothesis is that annotators vote alike. If the values describe comparisons, the null hypothesis is that
+    comparisons were assigned to annotators at random. The p-value is NaN for a constant column and for too few values.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     squares, fourth = (z**2).sum(axis=0), (z**4).sum(axis=0)
     is_known = squares > NO_SPREAD * n
     scale = np.where(is_known, squares, 1.0)
-    # moments of tr(H z z') / z'z under permutations of z; H is the projection onto the annotators' means
+    # moments of tr(H z z') / z'z under permutations of z, where H is the projection onto the annotators' means
     mean, ends = (m - 1) / (n - 1), (1 / n_each).sum() - (2 * m - 1) / n
     kurtosis = n * (n + 1) * fourth / scale**2 - 3 * (n - 1)
     uneven = n * (n + 1) * ends - (n - 1) * ((m - 1) ** 2 + 2 * (m - 1))
@@ -206,8 +206,8 @@ class QualityPrior:
 
     .. math:: P(s_j = 1) = \sigma(v_c + x_j), \qquad v_c \sim N(\mu \cdot \bar d_c, \sigma^2)
 
-    ``slope`` is :math:`\mu`, of shape (n_attributes,), in log-odds per unit of the mean difference :math:`\bar d_c`
-    of the sides: the merit that correlates with the attributes plus the shared bias. ``sd`` is :math:`\sigma`, in
+    ``slope`` is :math:`\mu`, of shape (n_attributes,): the merit that correlates with the attributes plus the shared
+    bias, in log-odds per unit of the mean difference :math:`\bar d_c` of the sides. ``sd`` is :math:`\sigma`, in
     log-odds.
     """
 
@@ -217,13 +217,13 @@ class QualityPrior:
     def posterior(
         self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
     ) -> tuple[Floats, Floats]:
-        """Return quadrature nodes for each comparison's quality, with the posterior probabilities of the nodes.
+        """Return quadrature nodes for the quality of each comparison, and the posterior probabilities of the nodes.
 
         Both arrays are of shape (n_comparisons, n_nodes). The votes must be sorted by comparison, and each comparison
         must have at least one vote.
         """
         value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
-        # -log P(s_j) = log(1 + exp(-s_j v_c) exp(-s_j x_j)), with one exponential for each comparison, node and side
+        # -log P(s_j) = log(1 + exp(-s_j v_c) exp(-s_j x_j)) needs one exponential per comparison, node and side
         odds = np.exp(np.stack([value, -value]))[np.where(sign > 0, 1, 0), comparison]
         odds *= np.exp(-sign * shift)[:, None]
         starts = np.flatnonzero(np.diff(comparison, prepend=-1))
@@ -232,10 +232,10 @@ class QualityPrior:
 
 
 def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
-    """Fit the prior distribution of the comparisons' quality by EM, with at most ``LARGEST_FIT`` comparisons.
+    """Fit the prior distribution of quality to at most ``LARGEST_FIT`` comparisons by EM.
 
     ``comparison``, ``sign`` and ``shift`` (the known part of the logit) are of shape (n_votes,). ``differing``, of
-    shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
+    shape (n_comparisons, n_attributes), is the difference of the sides, averaged over the votes on each comparison.
     """
     step = -(-len(differing) // LARGEST_FIT)
     rows, sample = np.argsort(comparison, kind="stable"), differing[::step]

@@ -1,10 +1,11 @@
-r"""Measure biases relative to gold annotators, who have no bias, and adjust the biases for unequal reliability.
+r"""Measure biases relative to gold annotators, and adjust the biases for unequal reliability.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k\, (q_c + m d_c) + \theta_k d_c, \qquad \theta_g = 0
 
-A fit with the biases of gold annotators fixed at zero assumes that all annotators are as reliable as gold annotators.
-It estimates :math:`\hat d_k = \theta_k + (a_k - a_g)\, m`, where m is the merit of the attribute. Merit alone
-determines how often gold annotators choose the side with the attribute, so their choices identify m.
+Gold annotators have no bias. If their biases are fixed at zero and all annotators are assumed to be equally reliable,
+the fit estimates :math:`\hat d_k = \theta_k + (a_k - a_g)\, m`, where m is the merit of the attribute. Given their
+reliability, merit alone determines how often gold annotators choose the side with the attribute, so their choices
+identify m.
 """
 
 import math
@@ -21,20 +22,19 @@ from badpo.estimation.shrinkage import Mixture
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import Interval
 
-# The mean of a logistic function over a normal logit of variance v is flatter by about sqrt(1 + PROBIT * v).
+# Averaging the logistic function over a normal logit of variance v divides its slope by about sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# At least this share of an error's variance is assumed to be the annotator's own rather than shared by all.
+# Smallest share of an error's variance that is attributed to the annotator instead of to all annotators.
 LEAST_OWN = 0.1
-# Grid of values around the gold annotators' estimated reliability, in standard errors.
+# Grid for the reliability of gold annotators, in standard errors from the estimate.
 NODES = np.linspace(-4.0, 4.0, 41)
 
 
 class GoldLine(NamedTuple):
-    r"""Part of a bias relative to gold annotators that is due to reliability: :math:`(a_k - a_g)\, m`.
+    r"""Effect of unequal reliability on biases measured relative to gold annotators: :math:`(a_k - a_g)\, m`.
 
-    If :math:`a_k` is known, the part due to reliability has the mean ``slope * a_k - center`` and the variance
-    ``open_slope * (a_k - least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of
-    the line, is 1.
+    Given :math:`a_k`, the effect of reliability has the mean ``slope * a_k - center`` and the variance ``open_slope *
+    (a_k - least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of the line, is 1.
     """
 
     reliability: Reliability
@@ -51,11 +51,11 @@ class GoldLine(NamedTuple):
         return self.slope**2 + self.open_slope
 
     def variance(self, reliability: Floats | float) -> Floats | float:
-        """Variance of the part of an annotator's bias that is due to reliability, for a known ``reliability``."""
+        """Variance of the effect that a known ``reliability`` has on the bias of an annotator."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of each bias after the part that is due to reliability has been removed."""
+        """Mean and variance of each bias after the effect of reliability has been subtracted."""
         reliability = self.reliability
         left = bias[:, None] - self.slope * reliability.means + self.center
         variance = se[:, None] ** 2 + self.square * reliability.sds**2
@@ -66,11 +66,12 @@ class GoldLine(NamedTuple):
 
 
 class GoldAdjustedBiases(NamedTuple):
-    """Adjusted biases relative to gold annotators, the adjustment of each attribute, and the shared variance of errors.
+    """Adjusted biases relative to gold annotators, with the adjustments and the variance of the shared error.
 
-    ``shared``, of shape (q,), is the variance of the error that all annotators share: the error of the gold annotators'
-    votes, of their reliability and of the merit. The shared variance is 0 for an attribute without gold annotators.
-    ``equal_bias_p`` is the p-value of the hypothesis that the other annotators have the same bias, NaN without a line.
+    ``shared``, of shape (q,), is the variance of the error that all biases toward an attribute share. The shared error
+    comes from the votes and the reliability of the gold annotators, and from the estimated merit. The variance is 0 for
+    an attribute without gold annotators. ``equal_bias_p`` is the p-value of the hypothesis that all other annotators
+    have the same bias; NaN without an adjustment.
     """
 
     biases: BiasEstimates
@@ -82,7 +83,7 @@ class GoldAdjustedBiases(NamedTuple):
 def adjust_to_gold(
     biases: BiasEstimates, reliability: Reliability, choices: Sequence[Interval | None], has_merit: Bools
 ) -> GoldAdjustedBiases:
-    r"""Subtract the effect of unequal reliability from the biases relative to gold annotators and from the mean biases.
+    r"""Subtract the effect of unequal reliability from biases relative to gold annotators and from mean biases.
 
     .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
         \operatorname{var} \hat\theta_k = s_k^2 + \operatorname{var} (a_k - a_g)\, m
@@ -92,18 +93,19 @@ def adjust_to_gold(
     biases : BiasEstimates
         Result of the conditional fit with the gold annotators anchored.
     reliability : Reliability
-        Reliability, fitted with gold annotators as a separate group, so that it is not shrunk toward the others'.
+        Reliability from a fit with gold annotators as a separate group, so that gold and other annotators are not
+        shrunk toward a common mean.
     choices : sequence of Interval or None, one for each attribute
-        Log-odds that a gold annotator chooses the side with the attribute, per unit of it.
+        Log-odds per unit that a gold annotator chooses the side with the attribute.
     has_merit : bool array of shape (q,)
-        False for an attribute of the judgment, such as the side shown first, because such an attribute says nothing
-        about the quality of a response.
+        False for an attribute of the judgment, such as the side shown first, because such an attribute is unrelated to
+        the quality of a response.
 
     Returns
     -------
     GoldAdjustedBiases
-        If reliability is not known, it is assumed to be 1 with the standard deviation ``USUAL``, for gold annotators
-        and for the others.
+        If reliability cannot be estimated, the function assumes a reliability of 1 with the standard deviation
+        ``USUAL`` for gold annotators and for other annotators.
     """
     biases, lines = deepcopy(biases), {}
     gold = biases.status == "anchored"
@@ -142,12 +144,12 @@ def adjust_to_gold(
 
 
 def own_variance(variance: Floats, shared: float) -> Floats:
-    """Error variances without the part that all annotators share."""
+    """Error variances without the shared variance."""
     return np.maximum(variance - shared, LEAST_OWN * variance)
 
 
 def _usual_reliability(gold: Bools) -> Reliability:
-    """Assume a reliability of 1, with one common error for all gold annotators and another for all other annotators."""
+    """Return a reliability of 1, with one error shared by all gold annotators and another shared by all others."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
     return Reliability(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
@@ -156,15 +158,16 @@ def _usual_reliability(gold: Bools) -> Reliability:
 def _gold_line(
     choice: Interval | None, reliability: Reliability, gold_mean: float, gold_variance: float
 ) -> GoldLine:
-    r"""Compute the posterior of an attribute's merit and of the gold annotators' reliability, which is at least 0.
+    r"""Compute the joint posterior of an attribute's merit and of the gold annotators' reliability.
 
-    Gold annotators choose the side with the attribute at log-odds of :math:`a_g m`. The merit m has the same prior as
-    the slope of the regression of biases on reliability (`badpo.estimation.reliability.adjust_for_reliability`).
+    Gold annotators with reliability :math:`a_g \ge 0` choose the side with the attribute at log-odds of :math:`a_g m`.
+    The merit m has the same prior as the slope of the regression of biases on reliability
+    (`badpo.estimation.reliability.adjust_for_reliability`).
     """
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
     if choice is not None and choice.se > 0:
-        # correct the attenuation of log-odds that is due to quality differences between comparisons
+        # correct the log-odds for the attenuation that quality differences between comparisons cause
         factor = math.sqrt(1 + PROBIT * (reliability.scale * gold_mean) ** 2)
         value, error = factor * choice.estimate, (factor * choice.se) ** 2
         whole = error + (a * STEEPEST) ** 2

@@ -1,6 +1,7 @@
-"""Find camps of taste: annotators who agree with one another more than their overall agreement implies.
+"""Find camps of taste: groups of annotators who agree with one another more than their overall agreement implies.
 
-A random responder agrees with nobody. An annotator with a different taste agrees with annotators who share this taste.
+A random responder agrees with other annotators only by chance, but an annotator with a different taste agrees with
+annotators who share this taste.
 """
 
 from collections.abc import Callable
@@ -14,19 +15,19 @@ from scipy.special import ndtr
 from badpo.estimation.fit import Votes
 from badpo.theory import Floats, Ints
 
-# The tests compare annotators with at least FEWEST_VOTES votes, and at most MOST_COMPARED annotators.
+# The tests compare at most MOST_COMPARED annotators, each with at least FEWEST_VOTES votes.
 FEWEST_VOTES, MOST_COMPARED = 10, 200
-# Number of simulated pools, and number of equally extreme pools that ends the simulation (Besag and Clifford, 1991).
+# Largest number of simulated pools; a simulation ends after ENOUGH_EXTREME extreme pools (Besag and Clifford, 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
-# Number of iterations for fitting a model with one factor, and significance level of the tests for camps.
+# Number of iterations of the one-factor fit, and significance level of the tests for camps.
 ROUNDS, LEVEL = 60, 0.05
 
 
 class Camps(NamedTuple):
-    """Result of the tests for camps; all values are NaN if there are too few votes for the tests.
+    """Result of the tests for camps; all values are NaN if the votes are too few for the tests.
 
-    ``attenuation`` is approximately the ratio of estimated to true biases and tau if annotators of different camps are
-    compared. ``equal_p`` is the p-value of the test that all annotators agree with the others equally.
+    ``attenuation`` is the approximate ratio of estimated to true values, for biases and tau, if annotators of different
+    camps are compared. ``equal_p`` is the p-value of the hypothesis that all annotators agree equally with the pool.
     """
 
     p_value: float
@@ -40,35 +41,35 @@ class Camps(NamedTuple):
 
     @property
     def are_possible(self) -> bool:
-        """Whether no camps are found but a test at 5 % shows that some annotators agree less with the others."""
+        """Whether no camps are found, but some annotators agree significantly less with the pool than others do."""
         return not self.are_found and self.equal_p < LEVEL
 
 
 def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
-    r"""Test the hypothesis that quality has one dimension against the alternative that there are camps of taste.
+    r"""Test whether quality has one dimension; the alternative is that annotators form camps of taste.
 
-    With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
-    minus the part that each annotator's biases explain) is :math:`v_k v_l`. For each pair of annotators, the residual
-    is the sum of the products of their votes minus its expectation, divided by :math:`\sqrt{n_k n_l}`, where
-    :math:`n_k` is the number of pairs of votes of annotator k and a co-voter. The statistic of the first test is the
-    largest eigenvalue of the matrix of residuals. The null distribution of this eigenvalue comes from simulated votes,
-    which depend on one normally distributed quality and on the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
-    marks annotators who agree little with the others. A second test asks whether the ``suspect`` annotators agree with
-    one another. The p-value for camps is twice the smaller p-value of the two tests.
+    Votes are +1 or -1, minus the part that the annotator's biases explain. With one dimension of quality and
+    reliabilities :math:`v_k`, the mean product of two annotators' votes is :math:`v_k v_l`. For each pair of
+    annotators, the residual is the sum of the products of their votes, minus the expected sum, divided by
+    :math:`\sqrt{n_k n_l}`. Here :math:`n_k` is the number of vote pairs of annotator k with co-voters. The statistic of
+    the first test is the largest eigenvalue of the matrix of residuals. The null distribution of this eigenvalue comes
+    from votes simulated with one normally distributed quality and the same :math:`v_k`. ``suspect``, of shape
+    (n_annotators,), marks annotators who agree little with the pool. The second test asks whether the ``suspect``
+    annotators agree with one another. The p-value for camps is twice the smaller p-value of the two tests.
 
-    If only a few annotators have another taste, they share too few comparisons for both tests, but they agree less with
-    all other annotators. A third test therefore compares the variance of :math:`v_k`, weighted by numbers of pairs,
-    with its variance in votes simulated with equal :math:`v_k`. A significant result of the third test may be due to
-    taste or to reliability.
+    A few annotators with a different taste share too few comparisons for these two tests, but agree less with the pool.
+    A third test therefore compares the variance of :math:`v_k`, weighted by numbers of vote pairs, with the variance in
+    votes that are simulated with equal :math:`v_k`. A significant result of the third test may be due to taste or to
+    reliability.
 
     The attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`, with the tetrachoric correlations :math:`\rho =
-    \sin(\pi M / 2)` of mean products M within camps (w) and between camps (b). The reason is that biases are estimated
-    in units of the logits' errors, which contain the differences in taste.
+    \sin(\pi M / 2)` of mean products M within camps (w) and between camps (b). Biases are attenuated because they are
+    estimated in units of the error of the logits, and this error includes differences in taste.
 
     Examples
     --------
-    Annotators 0 to 2 nearly always agree with one another, and so do annotators 3 to 5. The tastes of the two camps are
-    independent:
+    Annotators 0 to 2 nearly always agree with one another, and annotators 3 to 5 do the same. The tastes of the two
+    camps are independent:
 
     >>> random = np.random.default_rng(0)
     >>> taste = np.repeat(random.choice([-1, 1], (60, 2)), 3, axis=1)
@@ -100,14 +101,14 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
     scale = np.outer(scale, scale)
     sizes, along = np.linalg.eigh(left / scale)
-    # if logits are normal with correlation rho = sin(pi v^2 / 2), two votes have a mean product of v^2
+    # if two logits are normal with correlation rho = sin(pi v^2 / 2), the votes have a mean product of v^2
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
 
     def largest_of(random: np.random.Generator) -> float:
         simulated, _ = _fit_one_factor(_products(_draw_votes(rho, row, random), row, column), n)
         return float(np.linalg.eigvalsh(simulated / scale)[-1])
 
-    # biases make votes less variable
+    # biases reduce the variance of the votes
     size = np.sqrt(np.maximum(1 - (sign - rest) ** 2, 0.0))
     common = np.clip(products.sum() / _products(size, row, column).sum(), 0.01, 0.99)
     equal_rho, n_pairs = np.sin(np.pi / 2 * common), n.sum(axis=1)
@@ -128,7 +129,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
 
 
 def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
-    """Estimate how much camps attenuate biases; two annotators who agree more than the average pair are in one camp."""
+    """Estimate how much camps attenuate biases; pairs of annotators with above-average agreement count as one camp."""
     same = implied > implied.mean()
     mean = (products[each].sum() / max(n[each].sum(), 1.0) for each in (same, ~same))
     within, between = np.sin(np.pi / 2 * np.clip(list(mean), -0.99, 0.99))
@@ -136,20 +137,20 @@ def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
 
 
 def _draw_votes(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
-    """Draw votes of +1 or -1; normally distributed quality explains a share ``rho`` of the variance of each logit."""
+    """Draw votes of +1 or -1; normally distributed quality explains the share ``rho`` of the variance of each logit."""
     quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
     return np.asarray(np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise))
 
 
 def _weighted_variance(values: Floats, weight: Floats) -> float:
-    """Weighted variance, up to a factor."""
+    """Weighted variance, up to a constant factor."""
     return float(weight @ (values - weight @ values / weight.sum()) ** 2)
 
 
 def _simulate_p_value(
     observed: float, statistic: Callable[[np.random.Generator], float]
 ) -> tuple[float, float]:
-    """P-value of a statistic that is large if the hypothesis is false, and the mean statistic in the simulations."""
+    """One-sided p-value of an observed statistic, and mean of the statistics simulated under the null hypothesis."""
     random, simulated = np.random.default_rng(0), list[float]()
     while len(simulated) < SIMULATED and sum(np.array(simulated) >= observed) < ENOUGH_EXTREME:
         simulated.append(statistic(random))
@@ -158,7 +159,7 @@ def _simulate_p_value(
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:
-    """For each pair of annotators, sum the products of their values over common comparisons; the diagonal is zero."""
+    """Sum the products of two annotators' values over common comparisons, for each pair; the diagonal is zero."""
     table = sparse.csr_array((values, (row, column)))
     products = np.asarray((table.T @ table).toarray())
     np.fill_diagonal(products, 0.0)
@@ -166,7 +167,7 @@ def _products(values: Floats, row: Ints, column: Ints) -> Floats:
 
 
 def _fit_one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Fit one factor to the products by least squares weighted by pair counts; return the residuals and the factor."""
+    """Fit one factor to the products by weighted least squares (weights: pair counts); return residuals and factor."""
     factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
     for _ in range(ROUNDS):
         factor = (factor + (products @ factor) / (n @ factor**2 + 1e-9)) / 2
