@@ -1,1 +1,1 @@
-"""Which way annotators bias, from votes alone."""
+"""Estimators of annotator bias and reliability that need only votes."""

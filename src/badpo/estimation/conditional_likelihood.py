@@ -1,12 +1,12 @@
-r"""Conditional likelihood of the votes, given how many votes on each comparison chose response a.
+r"""Conditional likelihood of the votes, given the number of votes for response a on each comparison.
 
-A vote wins if it is for response a. If the logit of a vote is :math:`u_c + x_j`, the number of winning votes on a
-comparison is a sufficient statistic for the comparison's quality u. If exactly s votes on a comparison are for response
-a, the probability that these votes form the set W is
+A vote for response a is called a win. If the logit of a vote is :math:`u_c + x_j`, the number of wins on a comparison
+is a sufficient statistic for the quality u of the comparison. Given that exactly s votes on a comparison are wins, the
+probability that these votes are the set W is
 
 .. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
 
-This conditional probability does not depend on the comparison's quality.
+This conditional probability does not depend on the quality of the comparison.
 """
 
 import math
@@ -25,19 +25,19 @@ from scipy.special import expit
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Array, Floats, Ints
 
-# Largest number of votes on a comparison for which all possible sets of winners are listed.
-# If a comparison has more votes, the sum over all sets of winners is computed from a generating polynomial.
+# If a comparison has at most this many votes, all possible sets of winners are listed.
+# With more votes, a generating polynomial gives the sum over all sets of winners.
 LARGEST_LISTED = 10
-# Largest number of roots of unity; a root is left out if it contributes less than this share of the sum.
+# Largest number of roots of unity, and share of the sum below which the contribution of a root is omitted.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
-# Largest number of bisection steps that match the expected number of wins, and largest accepted error.
+# Largest number of bisection steps, and largest accepted error in the expected number of wins.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
-# Largest number of entries in an intermediate array, chosen so that the array fits into the processor's cache.
+# Largest number of entries in an intermediate array; arrays of this size fit into the processor's cache.
 AT_ONCE = 2**18
 
 
 class AlikeComparisons(NamedTuple):
-    """A run of consecutive comparisons with the same kind and the same number of votes, and the votes on them."""
+    """Run of consecutive comparisons that have the same kind and the same number of votes, with these votes."""
 
     comparisons: slice
     votes: slice
@@ -56,7 +56,7 @@ class ComparisonBlocks:
     Attributes
     ----------
     starts : int array of shape (n_comparisons,)
-        The votes on comparison c are ``starts[c]`` up to ``starts[c + 1]`` (or the end).
+        Position of each comparison's first vote. The votes on comparison c end before ``starts[c + 1]``, or at the end.
     n_votes : int
     """
 
@@ -70,20 +70,20 @@ class ComparisonBlocks:
 
     @cached_property
     def comparison(self) -> Ints:
-        """The comparison of each vote."""
+        """Number of the comparison of each vote."""
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     def sums(self, values: Floats) -> Floats:
-        """Sum the values over the votes of each comparison, along the first axis."""
+        """Sum values over the votes on each comparison, along the first axis."""
         if not len(self.starts):
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
     def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
-        """Divide the comparisons into runs; all comparisons of a run have the same number of votes and the same kind.
+        """Divide the comparisons into runs; the comparisons of a run have the same kind and the same number of votes.
 
-        ``width`` is the number of array entries that a comparison with a given number of votes needs. A run needs at
-        most ``AT_ONCE`` entries.
+        ``width`` maps the number of votes on a comparison to the number of array entries that the comparison needs. A
+        run of several comparisons needs at most ``AT_ONCE`` entries.
         """
         runs, n = [], len(self.starts)
         kind = np.zeros_like(self.starts) if kind is None else kind
@@ -98,18 +98,18 @@ class ComparisonBlocks:
         return runs
 
     def select(self, comparisons: Ints) -> tuple["ComparisonBlocks", Ints]:
-        """Select comparisons, possibly repeated, and return their blocks and the positions of their votes."""
+        """Select comparisons, possibly with repetitions, and return their blocks and the positions of their votes."""
         sizes = self.sizes[comparisons]
         votes = _ranges(self.starts[comparisons], sizes)
         return ComparisonBlocks(np.cumsum(sizes) - sizes, len(votes)), votes
 
     def pairs(self, votes: slice) -> slice:
-        """Slice of the `matrix` entries in the rows of the given votes."""
+        """Slice of the entries of `matrix` in the rows of the given votes."""
         ends = self._layout[1]
         return slice(int(ends[votes.start]), int(ends[votes.stop]))
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
-        """Build a block-diagonal matrix of shape (n_votes, n_votes) from its entries, with one block per comparison."""
+        """Build a block-diagonal matrix, of shape (n_votes, n_votes), with one block per comparison."""
         matrix = copy(self._ones)
         matrix.data = entries
         return matrix
@@ -137,16 +137,16 @@ class ComparisonBlocks:
 
 
 def _ranges(starts: Ints, lengths: Ints) -> Ints:
-    """Concatenate ranges of integers with the given ``starts`` and ``lengths``."""
+    """Concatenate integer ranges with the given ``starts`` and ``lengths``."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
 def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
-    """Sort votes by comparison, and return the sorting order and the blocks of the sorted votes.
+    """Sort votes by comparison, and return the order and the blocks of the sorted votes.
 
-    Comparisons are sorted by number of votes, then by number of wins, then by label. ``values[order]`` arranges one
-    value per vote in the order of the blocks.
+    Comparisons are sorted by number of votes, then by number of wins, then by label. ``values[order]`` sorts an array
+    with one value per vote.
     """
     labels = np.asarray(comparison)
     by_label = np.argsort(labels, kind="stable")
@@ -160,10 +160,10 @@ def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Int
 
 
 class Winners(NamedTuple):
-    """Moments of the T votes on each of n comparisons, given how many votes on the comparison are for response a.
+    """Conditional moments of the T votes on each of n comparisons, given the number of votes for response a.
 
     ``chance``, of shape (n, T), is the probability that a vote is for response a. ``covariance``, of shape (n, T, T),
-    is the covariance of the indicators of these votes. ``log_total``, of shape (n,), is the logarithm of the
+    is the covariance matrix of the indicators of votes for a. ``log_total``, of shape (n,), is the logarithm of the
     normalizing sum over all sets of winners.
     """
 
@@ -173,13 +173,13 @@ class Winners(NamedTuple):
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
-    """Return the moments of the votes, given that ``n_wins`` of the T votes on each comparison are for response a.
+    """Return conditional moments of the votes, given that ``n_wins`` of T votes on each comparison are for response a.
 
     ``n_wins`` must be between 1 and T - 1.
 
     Examples
     --------
-    Two of three votes are for response a; the first of the three votes has odds of 3, and the others have odds of 1:
+    Two of three votes are for response a. The first vote has odds of 3, and the other votes have odds of 1:
 
     >>> winners(np.log([[3.0, 1.0, 1.0]]), 2).chance.round(3)
     array([[0.857, 0.571, 0.571]])
@@ -190,7 +190,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
         chance = (share * won).real.sum(axis=2).T
         halves = (np.sqrt(share) * (won - chance.T[:, :, None])).transpose(1, 0, 2)
         real, imaginary = map(np.ascontiguousarray, (halves.real, halves.imag))
-        # numpy multiplies a matrix by its own transpose in half the time that a general product takes
+        # NumPy multiplies a matrix by its own transpose twice as fast as by another matrix
         covariance = real @ real.transpose(0, 2, 1)
         covariance -= imaginary @ imaginary.transpose(0, 2, 1)
         each = np.arange(size)
@@ -207,7 +207,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
 
 
 def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
-    """Logarithm of the normalizing sum over all sets of ``n_wins`` winners, for each comparison."""
+    """Log of the normalizing sum over all sets of ``n_wins`` winners, for each comparison."""
     size = logits.shape[1]
     if size > LARGEST_LISTED:
         return _frequencies(logits, n_wins)[0]
@@ -217,7 +217,7 @@ def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
 
 @cache
 def _sets_of_winners(size: int, n_wins: int) -> Floats:
-    """List all sets of ``n_wins`` winners among ``size`` votes as an indicator matrix with one row per set."""
+    """Return all sets of ``n_wins`` winners among ``size`` votes, as an indicator matrix with one row per set."""
     members = np.zeros((math.comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
@@ -225,7 +225,7 @@ def _sets_of_winners(size: int, n_wins: int) -> Floats:
 
 
 def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the sets' relative weights, the sum of the relative weights, and the log of the largest weight."""
+    """Return the relative weights of all sets, their sum, and the log of the largest weight."""
     weight = members @ logits.T
     highest = weight.max(axis=0)
     weight -= highest
@@ -236,26 +236,26 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
 def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
     r"""Compute the sum over all sets of winners by evaluating a generating polynomial on the unit circle.
 
-    Suppose that the votes win independently, with probabilities p from logits that were shifted so that the expected
-    number of wins is about ``n_wins``. Shifting all logits by the same amount does not change the conditional
-    distribution of the winners given the number of wins. The number of wins has the generating function :math:`\prod_j
-    (1 - p_j + p_j w)`. The mean of this function's values times :math:`w^{-s}`, over the N-th roots of unity w, is the
-    probability of s wins, or of s plus or minus N, 2N, ... wins. This computation never divides by a difference between
-    logits, so equal logits need no special treatment (Fernandez and Williams, 2010).
+    All logits are first shifted by the same amount, so that the expected number of independent wins with the
+    probabilities p is about ``n_wins``. This shift does not change the distribution of the winners given the number of
+    wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The mean of this function
+    times :math:`w^{-s}` over the N-th roots of unity w is the probability of s wins, plus the probabilities of s plus
+    or minus N, 2N, ... wins. Equal logits need no special treatment, because the computation never divides by a
+    difference between logits (Fernandez and Williams, 2010).
 
-    If the standard deviation of the number of wins is :math:`\sigma`, :math:`N = 9 \sigma + 13` is enough: N more or
-    fewer wins have a probability below e^-39 (Bennett's inequality). At the angle a the product is at most
+    With a standard deviation :math:`\sigma` of the number of wins, :math:`N = 9 \sigma + 13` roots are enough: the
+    probability of N more or fewer wins is below e^-39 (Bennett's inequality). At the angle a, the product is at most
     :math:`\exp(-2 \sigma^2 \sin^2(a / 2))`, which is below e^-39 after the first `MOST_ROOTS` roots. The omitted terms
     are therefore below the rounding error, and the cost per vote does not depend on the number of votes. Every root
-    also represents its conjugate. N is odd, so that no root is -1, at which a factor could be zero.
+    also represents its conjugate. N is odd, because a factor could be zero at the root -1.
 
     Returns
     -------
     log_total : array of shape (n,)
     weight : complex array of shape (n, roots)
-        Share of each root in the sum.
+        Relative contribution of each root to the sum.
     won : complex array of shape (T, n, roots)
-        :math:`p_j w` divided by the factor of the vote.
+        :math:`p_j w / (1 - p_j + p_j w)` for each vote and root.
     """
     tilt = expected_wins_shift(logits, n_wins)
     shifted = logits.T + tilt
@@ -279,7 +279,7 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Arr
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
-    """Use bisection to find the logit shifts with which about ``n_wins`` wins are expected on each comparison."""
+    """Find, by bisection, the shift of the logits that makes ``n_wins`` the approximate expected number of wins."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
     for _ in range(MOST_HALVINGS):
@@ -293,7 +293,7 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
 
 
 class KnownWins(QualityModel):
-    """Conditional model of the votes, in which the number of votes for response a is known for each comparison.
+    """Conditional model of the votes, given the number of votes for response a on each comparison.
 
     Unanimous comparisons and comparisons with one vote have a log-likelihood of 0 for all biases.
     """
@@ -301,14 +301,14 @@ class KnownWins(QualityModel):
     def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
         self._n_wins = blocks.sums(self._won).astype(np.intp)
-        # the kind is 0 without information, 1 with more than LARGEST_LISTED votes, and otherwise the number of wins
+        # kind: 0 without information, 1 with more than LARGEST_LISTED votes, and otherwise the number of wins
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
         runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Yield each run of comparisons with its votes' logits, indicators of votes for a, and vote counts for a."""
+        """Yield each run with the logits of its votes, indicators of votes for a, and the numbers of votes for a."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]
@@ -322,12 +322,12 @@ class KnownWins(QualityModel):
         return values
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
-        """Derivatives of the log-likelihood: wins minus expected wins, and the covariance matrix of the wins."""
+        """Derivatives of the log-likelihood: wins minus expected wins, and covariance matrix of the wins."""
         moments = self.winners(logits)
         return Curvature(self._won - moments.chance, self._blocks.matrix(moments.covariance))
 
     def winners(self, logits: Floats) -> Winners:
-        """Probabilities and covariances of the wins on all comparisons, as entries of `ComparisonBlocks.matrix`."""
+        """Probabilities of the wins on all comparisons, and covariances as entries of `ComparisonBlocks.matrix`."""
         chance, entries = self._won.copy(), np.zeros(self._blocks.n_pairs)
         log_totals = self._blocks.sums(self._won * logits)
         for run, x, _, n_wins in self._parts(logits):

@@ -1,7 +1,7 @@
-"""Estimate the pooled log-odds that the side with more of an attribute wins, with clustered errors.
+"""Estimate the pooled log-odds that the side with more of an attribute wins, with clustered standard errors.
 
-Votes are arrays of equal length: ``sign`` is +1 if a was chosen and -1 if b, ``delta`` is g(a) - g(b), of shape
-(n_votes, n_attributes), ``clusters`` the prompt of each vote.
+Votes are arrays of equal length: ``sign`` is +1 for a vote for a and -1 for a vote for b; ``delta`` is g(a) - g(b),
+with the shape (n_votes, n_attributes); ``clusters`` is the prompt of each vote.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from badpo.theory.summaries import Interval
 LEVEL = 0.05
 # Largest half-width of the 95 % confidence interval of a reported estimate, in log-odds; exp(3) is odds of 20 to 1.
 WIDEST_HALF = 3.0
-# A clustered error that is below this share of the error for independent votes is zero apart from rounding.
+# A clustered error counts as zero if it is below this share of the error for independent votes.
 NO_SPREAD = 1e-9
-# Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
+# Attributes count as linearly dependent if an eigenvalue of their cosine matrix is below this value.
 _SAME = 1e-10
-# A coefficient counts as infinite if its information, divided by the information at even odds, is below this value.
-# If one vote among ten million contradicts the coefficient's direction, the relative information is still 4e-7.
+# A coefficient counts as infinite if its information, relative to the information at even odds, is below this value.
+# If one vote in ten million contradicts the sign of a coefficient, the relative information is 4e-7.
 _NO_INFORMATION = 1e-8
-# If a cluster's leverage (trace) is below this value, the second-order series of (1 - K)^(-1/2) is exact to 1e-9.
+# The second-order series of (1 - K)^(-1/2) is exact to 1e-9 if the leverage (trace) of a cluster is below this value.
 _SMALL_LEVERAGE = 1e-3
-# If a cluster's leverage exceeds this value, the cluster alone determines a direction, so the variance is unknown.
+# If the leverage of a cluster exceeds this value, the cluster alone determines a direction, and no variance is known.
 _WHOLE = 1 - 1e-9
 
 
@@ -40,23 +40,25 @@ _WHOLE = 1 - 1e-9
 
 @dataclass(frozen=True)
 class LogOdds:
-    """Log-odds with which the votes favor one attribute, with standard errors.
+    """Log-odds that the side with one attribute wins, with standard errors.
 
     Attributes
     ----------
     n_cross : int
-        Number of cross-group judgments, whose sides differ in the attribute.
+        Number of cross-group judgments (judgments whose sides differ in the attribute).
     win_rate : float or None
-        Share of these judgments in which the side with more of the attribute won; None if there are none.
+        Share of the cross-group judgments in which the side with more of the attribute won; None without such
+        judgments.
     log_odds : float or None
-        log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None without votes,
-        or if all votes are for one side.
+        log(win_rate / (1 - win_rate)): the offline theta with the quality of the responses set to zero. None without
+        votes, or if all votes are for one side.
     n_clusters : int
         Number of clusters (prompts) with a cross-group judgment.
     se_naive, se_clustered : float or None
-        Standard errors of the log-odds if every judgment is independent, and if the judgments of a cluster are
-        dependent (`cluster_errors`, which is accurate with few clusters). The second is None with fewer than two
-        clusters, and if all clusters have exactly the same share, because an error of zero would claim certainty.
+        Standard errors of the log-odds for independent judgments, and for judgments that may be dependent within a
+        cluster (`cluster_errors`, which is accurate with few clusters). ``se_clustered`` is None with fewer than two
+        clusters. It is also None if all clusters have exactly the same share, because an error of zero would claim
+        certainty.
     df : float or None
         Degrees of freedom of the clustered interval.
     """
@@ -75,17 +77,16 @@ class LogOdds:
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
-        """Ends of Student's t confidence interval, clustered by prompt, or of a normal interval if ``naive`` is true.
+        """Limits of Student's t confidence interval, clustered by prompt, or of a normal interval if ``naive`` is true.
 
-        If all votes are for one side, the end of the interval on that side is None and the other end is the exact
-        one-sided bound. The trials of the one-sided bound are the clusters, or the individual judgments if ``naive`` is
-        true.
+        If all votes are for one side, the limit on that side is None, and the other limit is an exact one-sided bound.
+        The bound counts clusters as trials, or individual judgments if ``naive`` is true.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
             if n_trials < 2 - naive:
                 return None, None
-            # at the lowest log-odds of the interval, n wins in n trials have the probability 1 - level: p^n = 1 - level
+            # at the lower limit of the interval, n wins in n trials have the probability p^n = 1 - level
             bound = float(logit((1 - level) ** (1 / n_trials)))
             return (bound, None) if self.win_rate else (None, -bound)
         se, df = self.se_clustered, self.df
@@ -115,7 +116,7 @@ def offline_log_odds(
     cross: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> tuple[LogOdds, ...]:
-    r"""For each attribute separately, the log-odds that the side with more of it wins a cross-group judgment.
+    r"""Log-odds that the side with more of an attribute wins a cross-group judgment, for each attribute separately.
 
     .. math:: \hat\theta = \log\frac{\hat p}{1 - \hat p}, \qquad
         \hat p = \text{mean of } [s_j d_j > 0] \text{ over judgments with } |d_j| > \text{threshold}
@@ -130,7 +131,7 @@ def offline_log_odds(
 
     Examples
     --------
-    Three of four cross-group votes go to the longer side:
+    Three of four cross-group votes are for the longer side:
 
     >>> pooled, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
     >>> pooled.n_cross, pooled.win_rate, round(pooled.log_odds, 3), round(pooled.odds, 3)
@@ -161,7 +162,7 @@ def _log_odds_of_wins(wins: Bools, clusters: Array) -> LogOdds:
 
 
 def _share_errors(won: Array, size: Array) -> ClusterErrors:
-    """Compute the clustered error of a share's log-odds from the numbers of wins and votes in each cluster."""
+    """Compute the clustered standard error of log-odds from the numbers of wins and votes in each cluster."""
     share = won.sum() / size.sum()
     information = size * share * (1 - share)
     return cluster_errors((won - size * share)[:, None], information[:, None, None])
@@ -170,17 +171,17 @@ def _share_errors(won: Array, size: Array) -> ClusterErrors:
 def population_interval(
     won: ArrayLike, prompt: ArrayLike, annotator: ArrayLike
 ) -> tuple[float | None, float | None]:
-    r"""95 % confidence interval of the log-odds of a share of votes, for other prompts and other annotators like these.
+    r"""95 % confidence interval of the log-odds of a share of votes, for populations of prompts and of annotators.
 
-    Prompts and annotators are both treated as samples. The variance V combines variances clustered by prompt, by
-    annotator and by both (`cluster_errors`):
+    Both the prompts and the annotators are treated as samples. The variance V combines the variances clustered by
+    prompt (P), by annotator (A) and by both (PA), from `cluster_errors`:
 
     .. math:: V = \max(V_P + V_A - V_{PA}, V_P, V_A), \qquad
         \nu = V^2 \Big/ \Bigl(\frac{V_P^2}{\nu_P} + \frac{V_A^2}{\nu_A}\Bigr)
 
-    The interval uses Student's t with nu degrees of freedom. ``won`` marks the votes for the side with the attribute;
-    all three arrays are of shape (n_votes,). The ends are None with fewer than two prompts or annotators, or if all
-    votes are for one side.
+    The interval uses Student's t with nu degrees of freedom. ``won`` is true for votes for the side with the attribute;
+    all three arrays have the shape (n_votes,). Both limits are None with fewer than two prompts or annotators, or if
+    all votes are for one side.
 
     References
     ----------
@@ -188,7 +189,7 @@ def population_interval(
 
     Examples
     --------
-    Two annotators who disagree say little about other annotators:
+    Two annotators who disagree give little information about other annotators:
 
     >>> low, high = population_interval([1, 1, 1, 0, 0, 1] * 10, np.arange(60) // 2, [0, 0, 0, 1, 1, 1] * 10)
     >>> low < -2 and high > 2
@@ -218,12 +219,12 @@ def population_interval(
 
 
 def attribute_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
-    """For each judgment, the side with more of each attribute: +1 for a, -1 for b, 0 for a same-group judgment."""
+    """Side with more of each attribute in each judgment: +1 for a, -1 for b, and 0 if the sides do not differ."""
     return np.asarray(np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool))
 
 
 def dependent_columns(columns: ArrayLike) -> Bools:
-    """Return a matrix whose entry (i, j) says whether columns i and j belong to the same exact linear dependence.
+    """Return a matrix in which entry (i, j) says whether columns i and j are part of the same exact linear dependence.
 
     Examples
     --------
@@ -247,17 +248,16 @@ def joint_log_odds(
     clusters: ArrayLike,
     level: float = 0.95,
 ) -> tuple[Interval | None, ...]:
-    r"""Estimate the coefficient of each column, adjusted for the other columns, in one joint logistic regression.
+    r"""Estimate the coefficients of all columns in one joint logistic regression.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
 
-    There is no intercept, because the choice of response a is arbitrary: exchanging a and b must not change the
-    result.
+    The regression has no intercept, because the result must not change if responses a and b are exchanged.
 
-    Intervals are clustered (`cluster_errors`). The result of a column is None if the column is zero, if other columns
-    determine the column exactly, or if all its votes are for one side. All results are None if a combination of
-    columns predicts every vote. The ends are NaN if a single cluster determines the coefficient. If a column is left
-    out because all its votes are for one side, its votes remain in the regression.
+    Intervals are clustered (`cluster_errors`). The result for a column is None if the column is zero, if other columns
+    determine the column exactly, or if all its votes are for one side. In the last case, the votes remain in the
+    regression without the column. All results are None if a combination of columns predicts every vote. Both limits of
+    an interval are NaN if a single cluster determines the coefficient.
 
     Examples
     --------
@@ -288,7 +288,7 @@ def joint_log_odds(
 def _logistic_regression(
     x: Floats, sign: Floats, clusters: ArrayLike
 ) -> tuple[Floats, ClusterErrors] | None:
-    """Coefficients of independent columns and their errors; None if a combination of columns predicts every vote."""
+    """Coefficients of independent columns, with errors; None if a combination of columns predicts every vote."""
     labels, codes = np.unique(clusters, return_inverse=True)
     scale, n = np.sqrt((x**2).mean(axis=0)), len(labels)
     x = x / scale
@@ -322,7 +322,7 @@ def summed(group: Ints, values: Array, n_groups: int) -> Floats:
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
-    """Sum the outer products of two arrays' rows over each group of votes.
+    """Sum the outer products of corresponding rows of two arrays over each group of votes.
 
     The result has the shape (n_groups, n_columns, n_columns).
     """
@@ -336,9 +336,9 @@ def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> 
 
 @dataclass(frozen=True)
 class ClusterErrors:
-    """Standard errors of coefficients and degrees of freedom; NaN if a single cluster determines the coefficient.
+    """Standard errors and degrees of freedom of coefficients; NaN if a single cluster determines a coefficient.
 
-    ``n_clusters`` is the number of clusters with information.
+    ``n_clusters`` is the number of clusters that contain information.
     """
 
     se: Floats
@@ -346,23 +346,23 @@ class ClusterErrors:
     n_clusters: int
 
     def half_width(self, level: float = 0.95) -> Floats:
-        """Half-width of the confidence interval at the given coverage; NaN without a standard error."""
+        """Half-width of the confidence interval with coverage ``level``; NaN without a standard error."""
         return np.asarray(self.se * stdtrit(self.df, 0.5 + level / 2))
 
 
 def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
-    r"""CR2 standard errors and Satterthwaite degrees of freedom of a maximum likelihood estimate.
+    r"""CR2 standard errors and Satterthwaite degrees of freedom of a maximum-likelihood estimate.
 
     .. math:: V = H^{-1/2} \Bigl(\sum_g A_g t_g t_g^\top A_g\Bigr) H^{-1/2}, \qquad
         t_g = H^{-1/2} s_g, \quad K_g = H^{-1/2} H_g H^{-1/2}, \quad A_g = (I - K_g)^{-1/2}
 
-    Here s_g and H_g are the scores and the information matrices of the clusters at the estimate, and H is the sum of
-    the H_g. The degrees of freedom are (tr P)^2 / tr(P^2) with the matrix P of the quadratic form, for votes that are
+    Here s_g is the score of cluster g at the estimate, H_g is its information matrix, and H is the sum of all H_g. The
+    degrees of freedom are (tr P)^2 / tr(P^2), where P is the matrix of the quadratic form for votes that are
     independent given the model (Bell and McCaffrey).
 
     Examples
     --------
-    The mean of 0, 0, 1, 1, each a cluster, has the ordinary standard error with three degrees of freedom:
+    With one value per cluster, the mean of 0, 0, 1, 1 has the ordinary standard error with three degrees of freedom:
 
     >>> errors = cluster_errors([[-0.5], [-0.5], [0.5], [0.5]], np.ones((4, 1, 1)))
     >>> errors.se.round(4), errors.df.round(1)
@@ -391,7 +391,7 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
 
 
 def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
-    """(I - K_g)^(-1/2) of every cluster, and the directions that a single cluster determines, as rows."""
+    """Matrix (I - K_g)^(-1/2) of every cluster, and directions (rows) that a single cluster determines."""
     q = leverage.shape[1]
     adjustment = np.eye(q) + leverage / 2 + 0.375 * (leverage @ leverage)
     large = np.trace(leverage, axis1=1, axis2=2) > _SMALL_LEVERAGE

@@ -1,8 +1,8 @@
-r"""Newton's method for biases, given a model of the comparisons' quality.
+r"""Newton's method for biases, given a model of the quality of comparisons.
 
-The log-likelihood depends on the biases through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on a few
-extra parameters, such as the scale of a known quality. Votes on different comparisons are independent, so the second
-derivative in x is block-diagonal.
+The log-likelihood depends on the biases through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`. It also
+depends on a few extra parameters, such as the scale of a known quality. Votes on different comparisons are independent,
+so the second derivative with respect to x is block-diagonal.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
-# Largest numbers of biases for which the covariance is stored and for which equations are solved directly.
+# Largest number of biases with a stored covariance matrix, and largest number with a direct solution of equations.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
-# Largest number of Newton steps, and largest gradient at which the iteration ends.
+# Largest number of Newton steps, and size of the gradient below which the iteration ends.
 STEPS = 100
 TOLERANCE = 1e-8
 # Largest relative error of a Newton step.
 LOOSEST = 0.1
-# If steps with a zero gradient change a logit by STILL_MOVING or more this many times, the likelihood has no maximum.
+# The likelihood has no maximum if PATIENCE steps at a zero gradient still change a logit by STILL_MOVING or more.
 PATIENCE = 5
 STILL_MOVING = 0.01
 NOTHING = np.zeros(0)
@@ -33,10 +33,10 @@ NOTHING = np.zeros(0)
 class Curvature(NamedTuple):
     """Derivatives of a log-likelihood at one point.
 
-    ``score`` is the derivative in the logits x, of shape (n_votes,). ``information`` is minus the second derivative in
-    x, of shape (n_votes, n_votes). ``extra_score`` is the derivative in the extra parameters, ``extra_cross`` is minus
-    the mixed second derivative, of shape (n_votes, n_extra), and ``extra_information`` is minus the second derivative
-    in the extra parameters.
+    ``score``, of shape (n_votes,), is the derivative with respect to the logits x. ``information``, of shape (n_votes,
+    n_votes), is minus the second derivative with respect to x. ``extra_score`` is the derivative with respect to the
+    extra parameters, ``extra_information`` is minus the second derivative with respect to these parameters, and
+    ``extra_cross``, of shape (n_votes, n_extra), is minus the mixed second derivative.
     """
 
     score: Floats
@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 
 
 class QualityModel:
-    """Base class for models of the comparisons' quality; votes are sorted in the order of their blocks.
+    """Base class for models of the quality of comparisons; votes are sorted in the order of their blocks.
 
     ``start`` contains the initial values of the extra parameters.
     """
@@ -65,18 +65,18 @@ class QualityModel:
 
 @dataclass(frozen=True)
 class Information:
-    """Minus the second derivative of the log-likelihood, stored as a matrix only if the matrix is small."""
+    """Minus the second derivative of the log-likelihood; `among` is the dense matrix, for small problems."""
 
     design: sparse.csr_array
     at: Curvature
 
     def times(self, biases: Floats) -> Floats:
-        """Multiply the biases' information matrix by a vector."""
+        """Multiply the information matrix of the biases by a vector."""
         return np.asarray(self.design.T @ (self.at.information @ (self.design @ biases)))
 
     @cached_property
     def diagonal(self) -> Floats:
-        """Diagonal of the biases' information matrix, provided that no annotator voted twice on a comparison."""
+        """Diagonal of the information matrix of the biases; exact if no annotator voted twice on a comparison."""
         return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
 
     @cached_property
@@ -97,7 +97,7 @@ class Maximum(NamedTuple):
     """Maximum of a log-likelihood.
 
     ``gradient_norm`` is the largest entry of the gradient, including the extra parameters. If the likelihood has no
-    maximum, ``receding`` is the last Newton step, which remains large even though the gradient has vanished.
+    maximum, ``receding`` is the last Newton step, which is still large although the gradient is zero.
     """
 
     biases: Floats
@@ -108,7 +108,7 @@ class Maximum(NamedTuple):
 
 
 def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Maximum:
-    """Maximize a log-likelihood over biases and extra parameters; logits are ``design @ biases``.
+    """Maximize a log-likelihood over biases and extra parameters; the logits are ``design @ biases``.
 
     The columns of ``free`` are orthonormal directions along which the likelihood is constant. The returned biases have
     no component along the columns of ``free``.
@@ -122,7 +122,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         at = information.at
         gradient = np.append(design.T @ at.score, at.extra_score)
         size = float(np.abs(gradient).max(initial=0.0))
-        # the tolerance of the linear solver follows from the last decrease of the gradient (Eisenstat and Walker)
+        # the linear solver's tolerance depends on the last decrease of the gradient (Eisenstat and Walker)
         least = 0.1 * TOLERANCE / max(size, TOLERANCE)
         left = np.nan_to_num(size / before, nan=1.0) ** 2
         precision = float(np.clip(left, least, LOOSEST))
@@ -149,11 +149,11 @@ def _newton_step(
     free: Floats,
     precision: float,
 ) -> Floats:
-    """Newton step in biases and extra parameters.
+    """Return a Newton step for the biases and the extra parameters.
 
-    The likelihood is concave in the biases, but not necessarily in an extra parameter. In each step, an extra parameter
-    therefore moves in the direction of its gradient, by at most 1. The biases then take the Newton step that belongs to
-    the new value of the extra parameter.
+    The log-likelihood is concave in the biases, but not necessarily in an extra parameter. Each step therefore moves an
+    extra parameter in the direction of its gradient, by at most 1. The biases then take the Newton step for the new
+    value of the extra parameter.
     """
     p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])
@@ -169,7 +169,7 @@ def _newton_step(
 
 
 def conjugate_gradients(information: Information, side: Floats, precision: float) -> Floats:
-    """Solve information * x = ``side`` by conjugate gradients; ``side`` is in the range of the information matrix."""
+    """Solve information * x = ``side`` by conjugate gradients (``side`` must be in the range of the matrix)."""
     n = len(side)
     among = LinearOperator((n, n), information.times, dtype=float)
     scaling = sparse.diags_array(1 / np.maximum(information.diagonal, 1e-300))
@@ -177,8 +177,8 @@ def conjugate_gradients(information: Information, side: Floats, precision: float
 
 
 def _solve(information: Floats, free: Floats, sides: Floats) -> Floats:
-    """Solve linear systems with the information matrix, after adding a typical curvature along ``free`` directions."""
-    if not len(information):  # scipy takes empty matrices from 1.14 on
+    """Solve linear systems with the information matrix plus a typical curvature along the ``free`` directions."""
+    if not len(information):  # SciPy before 1.14 rejects empty matrices
         return np.zeros(sides.shape)
     matrix, p = information.copy(), len(free)
     matrix[:p, :p] += max(np.diag(information).mean(), 1e-12) * free @ free.T
@@ -196,9 +196,9 @@ def _climb(
     point: tuple[Floats, Floats, float],
     step: Floats,
 ) -> tuple[Floats, Floats, Floats, float] | None:
-    """Take a Newton step, which is halved until the likelihood does not decrease.
+    """Take a Newton step, and halve the step until the likelihood does not decrease.
 
-    Returns the biases, extra parameters, logits and value, or None if the likelihood always decreases.
+    Returns the biases, extra parameters, logits and log-likelihood, or None if the likelihood always decreases.
     """
     biases, extra, value = point
     least = value - 1e-12 * max(abs(value), 1.0)
@@ -212,7 +212,7 @@ def _climb(
 
 
 def compute_bias_covariance(maximum: Maximum, free: Floats) -> Floats:
-    """Invert the information matrix on the identified directions, and return the biases' part of the inverse."""
+    """Return the covariance of the biases: the inverse of the information matrix along the identified directions."""
     p, at = len(maximum.biases), maximum.information
     whole = np.block([[at.among, at.across], [at.across.T, at.at.extra_information]])
     inverse = _solve(whole, free, np.eye(len(whole)))[:p, :p]
