@@ -531,7 +531,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return result
 
     def _is_measurable(self) -> bool:
-        """Whether `badpo evaluate` can measure the run, which needs votes and an unsharded, unquantized model."""
+        """Whether `badpo evaluate` can measure the run, which needs votes and an unsharded, unquantized text model."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
         is_text_model = self.judgments is not None and not self._is_vision_dataset

@@ -187,7 +187,7 @@ ERRORS = {
     "config": (ConfigError("no such thing"), 2, "no such thing"),
     "data": (DataError([NO_ROWS]), 3, "E104"),
     "disk": (OSError(errno.ENOSPC, FULL, "runs/a/model"), 1, f"{FULL}: runs/a/model\nfree some space"),
-    "place": (OSError(errno.EROFS, "Read-only file system", "a"), 1, "a\nchoose a folder that can be"),
+    "place": (OSError(errno.EROFS, "Read-only file system", "a"), 1, "a\nchoose a writable folder"),
     "other": (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
     "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'constraints.txt ".[train]"'),
     "module": (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),

@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page on this machine, with a choice of columns, attributes and the length ratio.
 
 The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. The forms on the
-page contain all of the user's choices. The server keeps the table, the votes that were read last, and the attributes
-measured on these votes. The server writes no files.
+page contain all of the user's choices. The server keeps the table, the votes from the latest reading, and the
+attributes measured on these votes. It writes no files.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def open_table(
     )
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="badpo-") as folder:
         if not no_browser:
-            # the address is passed in a private file, because other users can see the arguments of a command
+            # pass the address in a private file, because other users can see the arguments of a command
             page = Path(folder, "open.html")
             page.touch(0o600)
             page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
@@ -110,7 +110,7 @@ def open_table(
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices on the page: options for reading the table, attributes, and the length ratio."""
+    """The user's choices on the page: reading options, attributes, and the length ratio."""
 
     reading: ReadingOptions
     ticked: tuple[str, ...]
@@ -118,7 +118,7 @@ class Choices:
 
 
 class OpenedTable:
-    """State of the page: the table, the votes that were read last, and the attributes measured on these votes."""
+    """State of the page: the table, the votes from the latest reading, and the attributes measured on these votes."""
 
     def __init__(self, path: Path, reading: ReadingOptions):
         from badpo.data.attributes import describe_attributes
@@ -135,7 +135,7 @@ class OpenedTable:
         self._measured: dict[str, Judgments] = {}
 
     def choices(self, form: QueryParams) -> Choices:
-        """Read the fields of a form. The function ignores attributes that the page does not offer."""
+        """Read the fields of a form; ignore attributes that the page does not offer."""
         try:
             read, fix = json.loads(form["reading"]), json.loads(form.get("fix") or "{}")
             ratio = float(form.get("ratio", RATIO))
@@ -154,12 +154,12 @@ class OpenedTable:
         read |= {"columns": columns | changed} if changed else {}
         for name, value in fix.items():
             read[name] = {**read.get(name, {}), **value} if isinstance(value, dict) else value
-        # before the table is read, the page has no attributes that the user could tick
+        # before the table is read, the page offers no attributes
         ticks = form.getlist("attribute") if "ratio" in form else self.first.ticked
         return Choices(read, tuple(one for one in self.offered if one in ticks), ratio)
 
     def columns(self, chosen: Mapping[str, str | None]) -> dict[str, str]:
-        """For each of badpo's column names, return the column of the table that was chosen or recognized."""
+        """Return the chosen or recognized column of the table for each of badpo's column names."""
         from badpo.data.vocabulary import columns_named
 
         named = {ours: column for ours, column in chosen.items() if column}
@@ -167,7 +167,7 @@ class OpenedTable:
         return named | columns_named(free, [ours for ours in FIELDS if ours not in chosen])
 
     def votes(self, choices: Choices) -> Judgments:
-        """Return the judgments; read the table again if the reading options or the ticked columns have changed."""
+        """Return the judgments; if the reading options or the ticked columns have changed, read the table again."""
         from badpo.data.judgments import Judgments
         from badpo.data.vocabulary import side_pairs
 
@@ -181,17 +181,17 @@ class OpenedTable:
             for a, b in side_pairs(votes.votes.columns).items():
                 parts = zip(a.split("_"), b.split("_"), strict=True)
                 name = "_".join(part for part, other in parts if part == other)
-                if not set(a) & set(",;"):  # these signs separate the values of an option
+                if not set(a) & set(",;"):  # these characters separate the values of an option
                     self.offered.append(f"column:name={name},a={a},b={b}")
         return self._votes
 
     def attributes(self, choices: Choices) -> list[str]:
-        """Return the ticked attributes in the syntax of the option ``--attribute``."""
+        """Format the ticked attributes as values of the option ``--attribute``."""
         ticked = [one for one in choices.ticked if one in self.offered]
         return [f"length:ratio={choices.ratio:g}" if one == "length" else one for one in ticked]
 
     def judgments(self, choices: Choices) -> Judgments:
-        """Return the votes with the values of the ticked attributes; badpo measures each attribute only once."""
+        """Return the votes with the values of the ticked attributes; measure each attribute only once."""
         import numpy as np
 
         with self.lock:
@@ -208,7 +208,7 @@ class OpenedTable:
         )
 
     def mapping(self, choices: Choices) -> dict[str, object]:
-        """Return the page's content about reading the table: columns, first rows, questions, and problems."""
+        """Return the content of the part about reading the table: columns, first rows, questions, and problems."""
         from badpo.data.reading import rows_in_words
 
         try:
@@ -222,7 +222,7 @@ class OpenedTable:
             rows = rows_in_words(votes.votes, votes.comparisons, pseudonyms)
             problems, is_read = votes.findings, True
             question, answers = "", ()
-            # the user has to confirm labels whose sides badpo knows only from the order of the labels
+            # ask the user to confirm labels whose sides badpo inferred only from their order
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
             winners = choices.reading.get("winners") or {}
@@ -243,7 +243,7 @@ class OpenedTable:
         }
 
     def findings(self, choices: Choices) -> dict[str, object]:
-        """Return the page's content about biases: findings, a chart, examples of attributes, and the audit command."""
+        """Return the content of the part about biases: findings, a chart, examples, and the audit command."""
         from badpo.auditing.annotators import AuditOptions
         from badpo.auditing.dependence import select_independent_votes
         from badpo.auditing.impact import choose_example_pairs
@@ -291,7 +291,7 @@ class OpenedTable:
 
 
 def local_app(opened: OpenedTable, token: str) -> Starlette:
-    """Return the web application, which answers only requests to its own host whose path begins with the token."""
+    """Create the web application; it answers only requests to its own host with the token at the start of the path."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import QueryParams
@@ -311,14 +311,14 @@ def local_app(opened: OpenedTable, token: str) -> Starlette:
         try:
             form = QueryParams((await request.body()).decode("utf-8", "replace"))
             return await run_in_threadpool(page, part, form)
-        except ClientDisconnect:  # the browser no longer waits for an answer
+        except ClientDisconnect:  # the browser has closed the connection
             return PlainTextResponse("", 400, _HEADERS)
         except (ConfigError, DataError) as error:
             return PlainTextResponse(str(error), 400, _HEADERS)
 
     def page(part: str, form: QueryParams) -> Response:
         choices = opened.choices(form) if form else opened.first
-        if part == "report":  # the report contains its own content security policy
+        if part == "report":  # the report has a content security policy of its own
             return HTMLResponse(opened.report(choices), headers=_HEADERS)
         content = {} if part else opened.mapping(choices)
         if part or not content["is_open"]:

@@ -36,15 +36,15 @@ COMMANDS = "badpo.commands"
 
 
 class Commands(typer.core.TyperGroup):
-    """Commands of badpo, and commands of other packages that have the entry-point group `badpo.commands`."""
+    """Commands of badpo, and commands that other packages provide with the entry-point group `badpo.commands`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Store the words of the user's command line, so that badpo can write corrected commands."""
+        """Store the words of the command line, so that badpo can suggest corrected commands."""
         options.command_line.words, options.command_line.source = tuple(args), None
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """If a command without its own message for interruptions is interrupted, print a general message."""
+        """Print a general message if the user interrupts a command that has no message of its own for this."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -52,11 +52,11 @@ class Commands(typer.core.TyperGroup):
             raise typer.Exit(options.EXIT_STOPPED) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, first those of badpo and then those of other packages."""
+        """Return the names of all commands: badpo's commands, then those of other packages."""
         return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; import a command of another package only when the user calls the command."""
+        """Return a command; import a command of another package only when the user calls it."""
         own = super().get_command(ctx, cmd_name)
         further = entry_points(group=COMMANDS, name=cmd_name)
         return own or (_load_command(*further) if further else None)
@@ -74,7 +74,7 @@ def _load_command(entry: EntryPoint) -> Any:
 
 
 def _log_level() -> int:
-    """Return the log level at which only the first of several training processes reports progress."""
+    """Return the log level: INFO for the first of several training processes, and ERROR for the others."""
     return logging.INFO if options.is_first_process() else logging.ERROR
 
 
@@ -112,14 +112,14 @@ def _root(
     ),
 ) -> None:
     """Configure logging and other libraries before a command runs."""
-    # if the package kernels is installed, this setting prevents transformers from downloading kernels, which are code
+    # keep transformers from downloading kernels if the package kernels is installed, because kernels are code
     os.environ.setdefault("USE_HUB_KERNELS", "0")
-    # control characters are escaped in the logs of all libraries, because logs can quote the files of a model
+    # escape control characters in the logs of all libraries, because logs can quote a model's files
     logging.setLogRecordFactory(options.WrittenOutRecord)
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(_log_level())
-    # progress bars of other libraries are disabled, because they would overwrite badpo's progress line
+    # disable other libraries' progress bars, which would overwrite badpo's progress line
     os.environ.setdefault("TQDM_DISABLE", "1")
 
 
@@ -190,7 +190,7 @@ def attributes_test(
     *,
     reading: "ReadingOptions",
 ) -> None:
-    """Test an attribute on your votes: how often the responses differ in it, which response wins, and examples."""
+    """Test an attribute on your votes: how often responses differ, which response wins, and examples."""
     from badpo.data.attributes import parsed_attribute
     from badpo.data.checks import attribute_trials
     from badpo.data.judgments import Judgments
@@ -221,7 +221,7 @@ def attributes_test(
         raise typer.Exit(options.EXIT_DATA)
 
 
-# "\b" keeps the line breaks of the next paragraph
+# "\b" preserves the line breaks of the next paragraph
 TRAIN_HELP = """Train on your votes.
 
 Every key of a recipe is also an option. The most important keys are:
@@ -267,7 +267,7 @@ def train(
     allow_changed: list[str] | None = Option(
         None,
         metavar="NAME",
-        help="With --resume: allow a difference between run and checkpoint. NAME is code: the versions of packages.",
+        help="With --resume: allow the run to differ from the checkpoint. NAME is code, for package versions.",
     ),
     trust_remote_code: bool = Option(False, help="Allow the model to run its own code from the Hub."),
     as_json: options.AsJson = False,
@@ -314,17 +314,17 @@ def evaluate(
     trust_run: options.TrustRun = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Evaluate trained runs on their held-out votes and write readouts.json into each run folder."""
+    """Evaluate trained runs on their held-out votes, and write readouts.json to each run folder."""
     from badpo.results.run_files import find_finished_runs, read_suite
 
-    folders = find_finished_runs(runs)  # report a missing folder before torch is loaded
+    folders = find_finished_runs(runs)  # report a missing folder before loading torch
     from badpo.results.bias_check import bias_findings, bias_verdicts
     from badpo.results.run_page import arms_side_by_side, page_notices
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
     results, sources = {}, RunSources(model, data, trust_run)
-    reported: set[str] = set()  # the runs share their warnings about the held-out votes
+    reported: set[str] = set()  # report each warning about held-out votes only once for all runs
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         for folder in folders:
             with locked(folder):
@@ -352,7 +352,7 @@ def report(
     texts: bool = Option(True, help="Show the first prompts with the answers of each policy."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Write one page with tables and charts of runs. The page works without a network and without scripts."""
+    """Write one page with tables and charts of runs. The page needs neither a network nor scripts."""
     from badpo.results.run_files import read_suite
     from badpo.results.run_page import write_report
 
@@ -379,13 +379,13 @@ def anchor(
     ),
     mode: Literal["sample", "train"] = Option(
         "sample",
-        help="The mode sample reweights answers during sampling; the mode train trains the policy to the target.",
+        help="sample: reweight answers during sampling; train: train the policy to reach the target.",
     ),
     tolerance: float = Option(
         0.03,
         min=0,
         max=1,
-        help="Largest accepted difference between a rate and its target; the exit code is 1 if a difference is larger.",
+        help="Largest accepted difference between a rate and its target; larger differences give the exit code 1.",
     ),
     rounds: int = Option(
         4, min=1, metavar="N", help="With --mode train: maximum number of calibration rounds."
@@ -395,7 +395,7 @@ def anchor(
     ),
     learning_rate: float | None = Option(
         None,
-        help="With --mode train: peak learning rate; by default four times the rate of the run, or 5e-7 without a run.",
+        help="With --mode train: peak learning rate; the default is four times the run's rate, or 5e-7 without a run.",
     ),
     word: list[str] = Option(
         [],
@@ -404,7 +404,7 @@ def anchor(
     ),
     prompts: Path | None = Option(
         None,
-        help="File with your prompts, with one prompt in each line, or with a column named prompt in CSV or JSONL.",
+        help="File of prompts: a text file with one prompt per line, or CSV or JSONL with a column named prompt.",
     ),
     out: Path | None = Option(
         None,
@@ -420,7 +420,7 @@ def anchor(
     trust_run: options.TrustRun = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Set the rate of an attribute in a policy's answers to a target, and report side effects. No votes are needed."""
+    """Move the rate of an attribute in a policy's answers to a target, and report side effects. No votes are needed."""
     targets = options.parse_targets(target)
     words = options.split_values(word, "--word", "color=colour")
     if words and len(targets) != 1:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 def split_values(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """Split each value of an option at its equals sign.
 
-    Option values are split at their last equals sign. A value of --column is split at the first equals sign, because
-    only the name of the user's column may contain an equals sign.
+    A value is split at its last equals sign. A value of --column is split at its first equals sign, because only the
+    name of the user's column may contain an equals sign.
     """
     parts = [_split_value(text, option) for text in texts or ()]
     for _, equals, text in parts:
@@ -55,7 +55,7 @@ def split_values(texts: Sequence[str] | None, option: str, example: str) -> list
 
 
 def _split_value(text: str, option: str) -> tuple[str, str, str]:
-    """Split an option value into the part before the equals sign, the sign, and the part after the sign."""
+    """Split an option value into three parts: before the equals sign, the sign, and after the sign."""
     return text.partition("=") if option == "--column" else text.rpartition("=")
 
 
@@ -63,7 +63,7 @@ _TARGET = "woman=0.5"
 
 
 def parse_targets(texts: Sequence[str]) -> dict[str, float]:
-    """Parse every --target; raise `ConfigError` for an invalid rate or an attribute with two rates."""
+    """Parse the values of --target; raise `ConfigError` for an invalid rate or an attribute with two rates."""
     if not texts:
         raise ConfigError(
             f"a target is missing: write --target ATTRIBUTE=RATE, as in --target {_TARGET}"
@@ -121,10 +121,10 @@ def parse_flags(arguments: Sequence[str]) -> "Keys":
 
 
 def convert_to_recipe_keys(reading: "ReadingOptions", ctx: typer.Context) -> "Keys":
-    """Convert the reading options on the command line to keys of a recipe; an option that was not given has no key."""
+    """Convert the reading options on the command line to recipe keys; an option that was not given has no key."""
     keys: Keys = {}
     for name, value in reading.items():
-        # empty cells have an empty label, which cannot be a part of a key
+        # the label of empty cells is empty, and a key must not have an empty part
         entries = value.items() if isinstance(value, Mapping) else ()
         keys |= {f"{name}.{key or 'NULL'}": entry for key, entry in entries}
     if "layout" in reading:
@@ -155,7 +155,7 @@ AttributeOption = Annotated[
 
 
 def _file_loader(module: str, name: str) -> Callable[[list[Path] | None], list[Path] | None]:
-    """Return a callback that loads the user's Python files before a recipe or an option uses their content."""
+    """Return a callback that loads the user's Python files before a recipe or an option uses them."""
 
     def load_files(paths: list[Path] | None) -> list[Path] | None:
         for path in paths or ():
@@ -189,14 +189,14 @@ ColumnOption = Annotated[
     typer.Option(
         "--column",
         metavar="OURS=YOURS",
-        help="Name a column of your table, such as annotator=worker_id. With annotator= badpo reads no column as the "
+        help="Name a column of your table, such as annotator=worker_id. With annotator=, badpo reads no column as the "
         "annotators. Repeatable.",
     ),
 ]
 
 
 def convert_columns(column: Sequence[str] | None) -> dict[str, str | None]:
-    """Convert --column to the argument ``columns`` of `Judgments.read`; an empty column name leaves a column unused."""
+    """Convert --column to the argument ``columns`` of `Judgments.read`; an empty name leaves a column unused."""
     named = split_values(column, "--column", "annotator=worker_id")
     return {name: column or None for name, column in named}
 
@@ -220,18 +220,18 @@ def convert_reading_options(
         "columns.",
     ),
     counts: bool = Option(
-        False, "--counts", help="The table has columns with numbers of votes, such as votes_a."
+        False, "--counts", help="The table has columns with vote counts, such as votes_a."
     ),
     annotators_missing: str = Option("error", help="Votes without an annotator: error or drop."),
     repeated: str = Option(
         "all",
-        help="Use all votes (all) or only the last vote (last) if an annotator repeats a comparison.",
+        help="If an annotator judges a comparison repeatedly, use all votes (all) or only the last vote (last).",
     ),
     bad_rows: str = Option(
-        "error", help="If a row cannot be read, stop (error), or drop and count the row (drop)."
+        "error", help="If a row cannot be read, stop (error) or drop and count the row (drop)."
     ),
 ) -> "ReadingOptions":
-    """Convert the options for reading a table to arguments of `Judgments.read`, without those that change nothing."""
+    """Convert reading options to arguments of `Judgments.read`; leave out arguments that have their default values."""
     if wide and counts:
         raise ConfigError("--wide and --counts exclude each other: a table has one layout")
     reading: ReadingOptions = {
@@ -254,7 +254,7 @@ RunModel = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="The model from which the run started; it replaces the model in the recipe of the run.",
+        help="The initial model of the run; replaces the model in the run's recipe.",
     ),
 ]
 RunTable = Annotated[
@@ -262,14 +262,14 @@ RunTable = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help="The votes of the run; this table replaces the table in the run's recipe.",
+        help="The votes of the run; replaces the table in the run's recipe.",
     ),
 ]
 TrustRun = Annotated[
     bool,
     typer.Option(
         "--trust-run",
-        help="Trust a run from another machine, and use the model and the table in its recipe.",
+        help="Trust a run from another machine, and use the model and the table that its recipe names.",
     ),
 ]
 
@@ -277,7 +277,7 @@ TrustRun = Annotated[
 # -- output ------------------------------------------------------------------------------------------------------
 
 
-# the result of a command, for printing as JSON
+# the result of a command that is printed as JSON
 Content = Mapping[str, object] | Sequence[Mapping[str, object]]
 
 
@@ -291,9 +291,9 @@ def say(what: str | Path) -> None:
     try:
         print(written_out(str(what)), flush=True)
     except OSError as error:
-        # the output is redirected, because the interpreter would report the error again when it flushes the output
+        # redirect the output, because the interpreter would report the error again when it flushes the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # if a pipe is broken, nobody reads the output any more, so a broken pipe is not an error
+        # a broken pipe is not an error, because it only means that nobody reads the output any more
         if not isinstance(error, BrokenPipeError):
             complain(f"the output cannot be written: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
@@ -305,13 +305,13 @@ def complain(what: str) -> None:
 
 
 def print_json(value: Content) -> None:
-    """Print one JSON object, in which paths and other values that are not JSON become text."""
+    """Print one JSON object; paths and other values that JSON does not support become text."""
     is_unicode = "utf" in (sys.stdout.encoding or "").lower()
     say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
 def announce(source: str | Path, as_json: bool) -> None:
-    """Print the name of a source before badpo loads the library that reads the source."""
+    """Print the name of a source before badpo loads the library that reads it."""
     if not as_json:
         say(f"reading {source}")
 
@@ -322,7 +322,7 @@ def print_result(as_json: bool, value: Content, text: str | Path) -> None:
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """Log record whose message has escaped control characters, like the text that `say` prints."""
+    """Log record that escapes the control characters in its message, as `say` does."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""
@@ -354,7 +354,7 @@ def format_value(value: object) -> str:
 
 
 def format_lines(values: Mapping[str, object], indent: int = 0) -> str:
-    """Format names with their values, one pair in each line; nested values are indented.
+    """Format names with their values, one pair per line; nested values are indented.
 
     Examples
     --------
@@ -373,24 +373,24 @@ def format_lines(values: Mapping[str, object], indent: int = 0) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of equal length with aligned columns."""
+    """Format rows of equal length as a table with aligned columns."""
     from tabulate import tabulate
 
     return str(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
-# Seconds between two lines of progress if the output is not a terminal; on a terminal the line changes every second.
+# Seconds between two progress lines if the output is not a terminal; on a terminal, the line changes every second.
 SECONDS_A_LINE = 20
 
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Yield a function that reports the progress of a task; a thread prints the progress and the remaining time.
+    """Yield a function to report the progress of a task; a thread prints the progress and the remaining time.
 
-    Tasks with the same text before a colon are stages of one task.
+    Tasks whose names have the same text before a colon are stages of one task.
     """
     start = time.monotonic()
-    # the text and the share of the last report, the time and the share at the start of its task, and its expected end
+    # text and share of the last report, time and share at the start of its task, and the expected end of the task
     stage, ended = ("starting", 0.0, start, 0.0, start), threading.Event()
 
     def progress(what: str, share: float) -> None:
@@ -433,7 +433,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 @dataclass
 class CommandLine:
-    """Words of the user's command line and the table that it names, from which badpo writes corrected commands."""
+    """The words of the command line and the table that it names, from which badpo forms corrected commands."""
 
     words: tuple[str, ...] = ()
     source: Path | str | None = None
@@ -443,7 +443,7 @@ command_line = CommandLine()
 
 
 def convert_to_flags(fix: Mapping[str, object]) -> list[str]:
-    """Convert arguments of `Judgments.read` to options of the user's command."""
+    """Convert arguments of `Judgments.read` to command-line options."""
     flags: list[str] = []
     for name, value in fix.items():
         if isinstance(value, Mapping):
@@ -459,7 +459,7 @@ def convert_to_flags(fix: Mapping[str, object]) -> list[str]:
 
 
 def write_corrected_command(fix: Mapping[str, object]) -> str:
-    """Return the user's command with corrected options, which the user can paste into a shell."""
+    """Return the user's command with corrected options, ready to paste into a shell."""
     words, table = list(command_line.words), Path(str(command_line.source))
     words = [as_argument(word) if Path(word) == table else word for word in words if word != "--"]
     if "source" in fix and table in map(Path, words):
@@ -474,7 +474,7 @@ def write_corrected_command(fix: Mapping[str, object]) -> str:
 
 
 def find_conversion(error: DataError) -> list[str]:
-    """If the table is an export that must be converted first, return a command that converts and reads the export."""
+    """If the table is an export that must be converted first, return a command that converts and reads it."""
     from badpo.data.tables import read_table
     from badpo.importers.convert import TABLE, detect_format
     from badpo.importers.export import Export
@@ -490,18 +490,18 @@ def find_conversion(error: DataError) -> list[str]:
 
 
 def format_problem(problem: Problem) -> str:
-    """Format a problem, with its remedy as options of the user's command."""
+    """Format a problem, with its remedy as command-line options."""
     return problem.told(shlex.join(convert_to_flags(problem.fix)))
 
 
 def convert_problem(problem: Problem) -> dict[str, object]:
-    """Convert a problem to JSON, with its remedy as options of the user's command."""
+    """Convert a problem to JSON, with its remedy as command-line options."""
     fields = {name: value for name, value in vars(problem).items() if name not in ("fix", "lengths")}
     return {**fields, "flags": convert_to_flags(problem.fix), "page": problem.page}
 
 
 def format_problems(problems: Iterable[Problem]) -> list[str]:
-    """Format problems with their remedies as options, followed by the documentation pages about these problems."""
+    """Format problems with their remedies as command-line options, and list the documentation pages about them."""
     lines, pages = [*map(format_problem, problems)], dict.fromkeys(problem.page for problem in problems)
     return [*lines, f"more: {listed([*pages])}"] if lines else []
 
@@ -512,13 +512,13 @@ EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 
 
 def report_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that an error prints one message and sets the exit code; ``--debug`` shows the traceback."""
+    """Wrap a command so that errors print one message and set the exit code; ``--debug`` shows the traceback."""
     takes_reading = command.__annotations__.pop("reading", None) is not None
 
     @functools.wraps(command)
     def wrapped(debug: bool = False, **arguments: Any) -> None:
         if _is_one_of_several():
-            # if one process ends, the launcher may end the other processes before they notice that it has ended
+            # if one process ends, the launcher may end the other processes before they notice this themselves
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             if takes_reading:
@@ -572,7 +572,7 @@ def _convert_corrections(error: Exception) -> dict[str, object]:
 
 @contextmanager
 def handle_interrupt(what_is_left: str) -> Iterator[None]:
-    """If the user interrupts the command, print ``what_is_left``, in which ``{again}`` is the user's command."""
+    """If the user interrupts the command, print ``what_is_left`` with the user's command in place of ``{again}``."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -586,17 +586,17 @@ class EndedByLauncherError(RuntimeError):
 
 
 def _is_one_of_several() -> bool:
-    """Whether a launcher started this process as one of several processes that train together."""
+    """Whether this process is one of several that a launcher started to train together."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _end_by_launcher(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM from the launcher by raising an error in this process."""
+    """Raise an error in this process when the launcher sends SIGTERM."""
     raise EndedByLauncherError
 
 
 def _describe_error(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the message of an error, with the remedy."""
+    """Return the exit code for an error, and a message with the remedy."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
         lines = format_problems(error.problems)
@@ -627,7 +627,7 @@ def _describe_error(error: Exception) -> tuple[int, str]:
                 f"another process of this run has ended, and this process cannot continue alone: {first}\n"
                 "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
-    # a library may report a full disk with an exception without an error number
+    # a library may report a full disk with an exception that has no error number
     is_clear = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_clear = error.strerror + (f": {error.filename}" if error.filename else ""), True
@@ -635,6 +635,6 @@ def _describe_error(error: Exception) -> tuple[int, str]:
         resume = ", with --resume if there is a checkpoint" * (command_line.words[:1] == ("train",))
         return EXIT_FAILED, f"{text}\nfree some space and run the command again{resume}"
     if os.strerror(errno.EROFS) in text:
-        return EXIT_FAILED, f"{text}\nchoose a folder that can be written"
+        return EXIT_FAILED, f"{text}\nchoose a writable folder"
     again = f"{kind}: {text}\nrun the command again with --debug to see the traceback"
     return EXIT_FAILED, text if is_clear else again

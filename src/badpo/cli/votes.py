@@ -1,4 +1,4 @@
-"""Commands for tables of votes: `audit`, `watch` while votes still arrive, `import` and `forget`."""
+"""Commands for tables of votes: `audit`, `import`, `forget`, and `watch` for votes that still arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from badpo.data.judgments import ReadingOptions
 
 
-# codes of the findings about columns and labels that `badpo audit` prints
+# `badpo audit` prints the findings with these codes, which are about columns and labels
 _ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _FAIL_ON = Option(
     [],
@@ -29,7 +29,7 @@ _FAIL_ON = Option(
 _MAPPING = Option(
     None,
     metavar="FILE",
-    help="With --people: add the names of the annotators, which badpo import --write-mapping wrote to this file.",
+    help="With --people: add the annotators' names from this file, which badpo import --write-mapping wrote.",
 )
 _RHO = Option(
     0.5,
@@ -49,7 +49,7 @@ def audit(
     quality: str | None = Option(
         None,
         metavar="conditional|marginal",
-        help="Model of the unknown quality of a comparison; by default, badpo chooses it from the data.",
+        help="Model of the unknown quality of each comparison; by default, badpo chooses it based on the data.",
     ),
     anchor: list[str] = Option(
         [],
@@ -64,7 +64,7 @@ def audit(
         [],
         "--models",
         metavar="ANNOTATOR",
-        help="An annotator that is a language model, whose name the page may show; repeatable.",
+        help="An annotator that is a language model; the page may show its name. Repeatable.",
     ),
     rho: float = _RHO,
     fdr: float = Option(0.1, help="Accepted share of false flags (false discovery rate)."),
@@ -89,7 +89,7 @@ def audit(
     for bound in fail_on:  # report wrong bounds and folders before the audit
         split_bound(bound)
     audit_folder(out)
-    # the folder is locked before the table is read, so that `badpo forget` cannot run before the audit is written
+    # lock the folder before reading the table, so that `badpo forget` cannot run before the audit is written
     with locked(out), options.terminal_progress(as_json) as progress:
         progress("audit: reading", 0.0)
         judgments = Judgments.read(data, attributes=attribute or (), **reading)
@@ -120,7 +120,7 @@ def audit(
 
 
 def _warn_about_replaced_audit(result: AuditResult, data: Path, out: Path) -> None:
-    """Warn if the folder has an audit of another table, or if only a few annotators were added or removed since."""
+    """Warn if the folder has an audit of another table, or if few annotators were added or removed since that audit."""
     from badpo.auditing.result import read_audited_table
     from badpo.data.forgetting import is_recorded
 
@@ -138,7 +138,7 @@ def _warn_about_replaced_audit(result: AuditResult, data: Path, out: Path) -> No
 
 
 def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
-    """Write the files about individual annotators, with names from a mapping; return a text that lists the files."""
+    """Write the files about individual annotators with the names in a mapping; return a text that lists the files."""
     from badpo.auditing.result import PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE
     from badpo.data.forgetting import read_mapping
     from badpo.data.tables import write_csv
@@ -161,14 +161,14 @@ def watch(
     votes_per_comparison: int | None = Option(
         None,
         metavar="N",
-        help="Number of votes after which a comparison is complete; by default all comparisons are complete.",
+        help="Number of votes that make a comparison complete; by default, all comparisons count as complete.",
     ),
     alpha: float = Option(0.05, help="Accepted share of false flags (false discovery rate)."),
     as_json: options.AsJson = False,
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Audit votes while they still arrive. Run badpo watch with all votes so far, as often as you like."""
+    """Audit votes while more votes arrive. Run badpo watch on all votes so far, as often as you like."""
     options.announce(data, as_json)
     _use_one_thread()
     from badpo.auditing.watch import watch as watch_votes
@@ -185,7 +185,7 @@ def watch(
 
 
 def _use_one_thread() -> None:
-    """Limit numpy to one thread before it is loaded, because more threads are not faster for matrices of this size."""
+    """Limit numpy to one thread before loading it, because more threads do not speed up matrices of this size."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
@@ -205,7 +205,7 @@ def import_votes(
         None,
         "--format",
         metavar="FORMAT",
-        help="Format of the export, such as label-studio; by default it is detected. A wrong name lists all names.",
+        help="Format of the export, such as label-studio; by default, badpo detects it. A wrong name lists all names.",
     ),
     keep: list[str] = Option(
         [], metavar="COLUMN", help="Copy this column to the new table; repeatable."
@@ -217,7 +217,7 @@ def import_votes(
     *,
     reading: ReadingOptions,
 ) -> None:
-    """Convert votes of another program: pseudonyms replace ids, and personal fields are left out."""
+    """Convert another program's votes: pseudonyms replace ids, and personal fields are left out."""
     options.announce(source, as_json)
     from badpo.importers.convert import import_file
 
@@ -259,7 +259,7 @@ def forget(
     mapping: Path | None = Option(
         None,
         metavar="FILE",
-        help="File from badpo import --write-mapping, from which the annotators are also removed.",
+        help="File from badpo import --write-mapping; the annotators are also removed from this file.",
     ),
     state: list[Path] = Option(
         [], "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
@@ -289,7 +289,7 @@ def forget(
     then = dict.fromkeys(f"then: {remedy}" for remedy in messages.values() if remedy)
     is_found = any(trace.is_sure for trace in traces)
     nobody = [
-        "badpo found none of these annotators; another key or another spelling of the id gives another pseudonym"
+        "badpo found none of these annotators; a different key or spelling of the id gives a different pseudonym"
     ] * (not is_found)
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *messages, *then]
     rows = [
