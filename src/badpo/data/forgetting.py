@@ -1,8 +1,8 @@
-"""Forget annotators, so that the remaining files reveal neither their votes nor their biases.
+"""Remove annotators' data, so that the remaining files reveal neither the annotators' votes nor their biases.
 
 The annotators' rows are removed from tables of votes. A file with figures about individual annotators, such as an audit
-file, is deleted as a whole, because a removed figure could be computed from the remaining figures and their mean.
-Finally, badpo searches all neighbouring files for the annotators' ids.
+file, is deleted as a whole, because one removed figure could be computed from the remaining figures and their mean.
+Finally, badpo searches all neighboring files for the annotators' ids.
 """
 
 import bz2
@@ -85,8 +85,8 @@ Paths = Iterable[str | os.PathLike[str]]
 class Trace:
     """A file or folder with data about a person.
 
-    ``remedy`` is what the user must still do, and ``goes`` is True if badpo removes the data. ``is_sure`` is False if
-    the id occurs only as text, so that the text may mean something else.
+    ``remedy`` states what the user must still do, and ``goes`` is True if badpo removes the data. ``is_sure`` is False
+    if the id occurs only as text, which may mean something else.
     """
 
     path: Path
@@ -104,15 +104,16 @@ class _Step:
     do: Callable[[], None]
 
     def carry_out(self) -> None:
-        """Write an entry without ids to the record of the folder, and then remove the data.
+        """Add an entry without ids to the folder's record, and then remove the data.
 
-        The entry is written first, so that the record contains the entry even if the process is killed.
+        The entry is written before the data are removed, so that the record is complete even if the process is killed.
         """
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         went = {trace.path.name: trace.what for trace in self.traces}
         record = self.traces[0].path.with_name(RECORD)
         line = json.dumps({"when": when, "went": went}) + "\n"
-        # the lock prevents the loss of entries that another call writes; on a full disk, the old record stays complete
+        # the lock prevents the loss of entries that another call writes
+        # the record is replaced as a whole, so a full disk cannot damage the old record
         with locked(record, wait=True):
             before = record.read_bytes() if record.is_file() else b""
             write_atomically(record, before + line.encode(), private=True)
@@ -134,7 +135,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """Map each id of an annotator to forget to the annotator's pseudonym; ``ids`` may contain more of these ids."""
+        """Map the annotators' known ids, and any of their ids among ``ids``, to the annotators' pseudonyms."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
@@ -144,10 +145,9 @@ class People:
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
     """Find annotators by their pseudonyms or by their ids in the source.
 
-    ``mapping`` is the file that `badpo import --write-mapping` wrote. The mapping file contains pseudonyms, so badpo
-    needs no pseudonym key for the ids in the mapping file. If an id is not in the mapping and there is no key, a
-    `ConfigError` is raised. A `ConfigError` is also raised if an element of ``annotators`` is empty or is the path of
-    an existing file.
+    ``mapping`` is the file that `badpo import --write-mapping` wrote. If the mapping file contains an id, badpo needs
+    no pseudonym key to find the annotator. If an id is not in the mapping file and there is no key, a `ConfigError` is
+    raised. A `ConfigError` is also raised if an element of ``annotators`` is empty or is the path of an existing file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
@@ -157,20 +157,20 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
     for word in annotators:
         if os.path.exists(word):
             raise ConfigError(
-                f"{word} is a file or folder, but it is given as an annotator: nothing was changed; name each place "
-                "with its own option, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
+                f"{word} is given as an annotator, but is a file or folder; nothing was changed. Give each path its "
+                "own option, as in --data FILE --data FILE. If an annotator has this name, give the pseudonym instead"
             )
         # `as_ids` converts the named id to the form that ids have in a table read by badpo
         (asked,) = as_ids([word])
         if asked is None:
             raise ConfigError(
-                "the name of an annotator is empty: nothing was changed; name a pseudonym or an id"
+                "the name of an annotator is empty; nothing was changed. Give a pseudonym or an id"
             )
         if not (is_pseudonym(asked) or asked in listed or key):
             raise ConfigError(
-                f"there is no pseudonym key, so no pseudonym can be computed: restore the key ({KEY_VARIABLE}, or "
-                "pseudonym.key in the configuration folder), give the mapping that was written at import, or name the "
-                "pseudonyms; without any of these, import the source again without these annotators"
+                f"there is no pseudonym key, so no pseudonym can be computed; restore the key ({KEY_VARIABLE}, or "
+                "pseudonym.key in the configuration folder), give the mapping that was written at import, or give the "
+                "pseudonyms. If you have none of these, import the source again without these annotators"
             )
         name = listed.get(asked) or pseudonym(asked, key or b"")
         names[name] = None
@@ -200,12 +200,12 @@ def forget(
     column: str = "annotator",
     dry_run: bool = False,
 ) -> list[Trace]:
-    """Remove annotators from tables of votes, audits, runs and states; return what was removed and what remains.
+    """Remove annotators from vote tables, audits, runs and states; return what was removed and what remains.
 
     All files and folders are locked before the first change. The function searches the given tables, every file below
     the given folders, and every file next to the given files. The returned list is empty if no annotator is found. If
-    only some of the annotators are found, a `ConfigError` names the annotators who were not found, and nothing is
-    changed. A file that contains a raw id only as text is listed but not deleted.
+    only some of the annotators are found, nothing is changed, and a `ConfigError` names the annotators who were not
+    found. A file that contains a raw id only as text is listed but not deleted.
     """
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
@@ -223,7 +223,7 @@ def forget(
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
             places = {os.path.realpath(path) for path in paths} - own
             own.update(places)
-            # every call to `forget` acquires the locks in the same order, so that no two calls wait for each other
+            # every call to `forget` acquires the locks in the same order, so that two calls cannot block each other
             for path in sorted(places if not dry_run else ()):
                 held.enter_context(locked(path, wait))
 
@@ -239,7 +239,7 @@ def forget(
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
-        # if an audit has no annotator tables, its other files may contain votes of any annotator
+        # if an audit has no annotator tables, its other files may contain any annotator's votes
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
         sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
         learned = _learned_from_them(runs, sure)
@@ -279,13 +279,13 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
     if 0 < len(unknown) < len(people.pseudonyms):
         raise ConfigError(
             f"{listed(unknown)} of {len(people.pseudonyms)} annotators were not found; nothing was changed. Correct "
-            "the id (another spelling or key gives another pseudonym), name the annotator's file with --data, or leave "
-            "the annotator out"
+            "the id (a different spelling or key gives a different pseudonym), name the annotator's file with --data, "
+            "or leave the annotator out"
         )
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """Return folders next to ``runs`` that hold a run's anchored policy, or theta if TRL's trainer wrote the run."""
+    """Return the folders next to ``runs`` that hold an anchored policy or, if TRL's trainer wrote the run, theta."""
     anchors = [
         anchor
         for run in runs
@@ -322,7 +322,7 @@ def _existing(path: str | os.PathLike[str], is_folder: bool) -> Path:
             f"{path} does not exist; name an audit's folder, a folder of runs, or a state of badpo watch"
         )
     # symbolic links are refused, because writing to one would replace the link and leave its target unchanged
-    # read only regular files, so that a pipe cannot prevent badpo from forgetting votes
+    # only regular files are searched, because reading a named pipe would block forever
     require_enclosed(path)
     return path
 
@@ -332,7 +332,7 @@ def _existing(path: str | os.PathLike[str], is_folder: bool) -> Path:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, a mask that selects the rows of the annotators to forget, and a mapping from their ids to pseudonyms."""
+    """A table, a mask that selects the rows to remove, and a mapping from the annotators' ids to pseudonyms."""
 
     table: Table
     theirs: Bools
@@ -351,7 +351,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         others = [name for name in names if name not in votes]
         like = [f"; {name} looks like it" for name in like_annotators(others)[:1]]
         what = str(error) if column in names else f"is not in the table{''.join(like)}"
-        remedy = "name the column of annotators with --column annotator=..., or remove the rows and export again"
+        remedy = "name the annotator column with --column annotator=..., or remove the rows and export the table again"
         where = f"{path}, found: {list_columns(table.frame, [])}"
         raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
     theirs = np.isin(ids, [*people.owners(ids)])
@@ -371,13 +371,13 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         ]
         rows = ", ".join(itertools.compress(named, theirs))
         what = f"badpo cannot remove {counted(int(theirs.sum()), 'row')} of the annotators from this file: {rows}"
-        remedy = "delete the rows in the program that wrote the file, or convert it with badpo import; then call again"
+        remedy = "delete the rows in the program that wrote the file, or convert the file with badpo import; then retry"
         raise DataError([Problem("E102", what, str(path), remedy)])
     return _Rows(table, theirs, owners)
 
 
 def _annotator_column(names: Sequence[str], column: str) -> str:
-    """If the table has ``column``, return ``column``; otherwise return the name of the recognised annotator column."""
+    """If the table has ``column``, return ``column``; otherwise return the name of the recognized annotator column."""
     if column in names:
         return column
     return columns_named(names, ["annotator"]).get("annotator", column)
@@ -390,10 +390,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
-    """Yield a `_Step` that removes the rows of the annotators to forget from a table.
+    """Yield a `_Step` that removes the annotators' rows from a table.
 
-    The table's metadata may count rows that were left out at import; the `_Step` also removes the counts of the
-    annotators to forget.
+    If the table's metadata count the annotators' rows that were left out at import, the `_Step` also removes these
+    counts.
     """
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
@@ -423,11 +423,12 @@ def _write_parquet(path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[
 
 
 def _text_without(path: Path, rows: _Rows) -> bytes:
-    """Return a text file without the annotators' rows; the other lines stay as they are."""
+    """Return the content of a text file without the annotators' rows; all other lines stay unchanged."""
     if rows.table.lines is None:
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         return as_json([*itertools.compress(records, ~rows.theirs)])
-    # the csv module counts the lines of a CSV file; in a JSON lines file, only line feeds separate lines
+    # like the csv module, split the lines of a CSV file at line feeds and carriage returns
+    # in a JSON Lines file, only line feeds separate the lines
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     text = io.StringIO(path.read_bytes().decode(rows.table.encoding), newline="" if is_csv else "\n")
     before, *each = np.split(np.array([*text], dtype=object), rows.table.lines - 1)
@@ -454,7 +455,7 @@ def _files_of_people(
     states: Sequence[Path],
     hits: Collection[Path],
 ) -> Iterator[_Step]:
-    half = "an incomplete file that a killed command left"
+    half = "an incomplete file that a killed command left behind"
     for path in tables:
         halves = _matching(path.parent, [f".writing-*-{glob.escape(path.name)}"])
         yield from _gone(halves, half, "", hits)
@@ -469,7 +470,7 @@ def _files_of_people(
                 f"{shlex.quote(str(folder))}; if you shared report.html, do not share the new page, because both "
                 "pages together reveal how the forgotten annotators voted"
             )
-            yield from _gone(files, "figures of an audit of the annotators' votes", remedy, hits)
+            yield from _gone(files, "figures from an audit of the annotators' votes", remedy, hits)
     remedy = "remove the run, and train again with the same command on the table without the forgotten annotators"
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
@@ -480,19 +481,19 @@ def _files_of_people(
             remedy = f"count again without the forgotten annotators: badpo watch DATA --state {shlex.quote(str(state))}"
             yield from _gone(
                 [state],
-                "counts of the votes of the forgotten annotators and of other annotators",
+                "vote counts that include the votes of the forgotten annotators",
                 remedy,
                 hits,
             )
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """If ``paths`` is not empty, yield a `_Step` that removes ``paths``, which all lie in one folder."""
+    """If there are ``paths``, yield a `_Step` that removes them; all paths must be in one folder."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
         inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
-        # files with ids and files that mark a run are removed last: if this call is killed, the next call finds them
+        # the next call must find the files if this call is killed, so files with ids and run marks are removed last
         for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
             path.unlink(missing_ok=True)
         for path in paths:
@@ -503,7 +504,7 @@ def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path])
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
-    """Return the run folders with files that name the annotators, and the folders of runs that depend on these runs."""
+    """Return the folders of runs whose files name the annotators, and the folders of runs that depend on these runs."""
     folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     patterns = (*PERSONAL_RUN_FILES, *POOL_RUN_FILES)
     learned = []
@@ -512,7 +513,7 @@ def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Pat
         learned += [folder] if any(_is_below(path, files) for path in hits) else []
     while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
-    # a run that depends on another run is removed before the other run
+    # each run is removed before the run on which it depends
     return list(dict.fromkeys(learned[::-1]))
 
 
@@ -531,8 +532,8 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
 
 
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
-    """List policies that learned from votes of annotators to forget, or from votes of annotators forgotten earlier."""
-    what = "a policy that was trained on the annotators' votes, or that was made from such a policy"
+    """Yield the policies that learned from the annotators' votes, or from votes of annotators forgotten earlier."""
+    what = "a policy that was trained on the annotators' votes or made from such a policy"
     told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
@@ -542,8 +543,8 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
-        # if the record in a run folder names files of the run, the policy learned from annotators who were forgotten
-        # if the policy is newer than the record, it was trained again without these annotators
+        # if a run folder's record lists files of the run, the run's policy learned from annotators who were forgotten
+        # a policy that is newer than the record was trained again without the forgotten annotators
         is_older = (
             policy.is_dir()
             and record.is_file()
@@ -558,8 +559,8 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
 
 
 def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
-    """Yield each JSON file in ``places`` that `badpo audit --json` wrote, as the audit may include votes to forget."""
-    what = "exact figures of an audit, which may include the annotators' votes"
+    """Yield each file that `badpo audit --json` wrote in ``places``; the audit may include the annotators' votes."""
+    what = "exact figures from an audit that may include the annotators' votes"
     for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
         with path.open("rb") as file:
             is_summary = b'"about_single_people": true' in file.read(1000)
@@ -589,9 +590,9 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 def _search(
     files: Sequence[Path], folders: Sequence[Path], people: People, column: str
 ) -> tuple[dict[Path, Trace], set[str]]:
-    """Search ``folders``, and the folders (but not subfolders) of ``files``, for ids of the annotators to forget.
+    """Search ``folders``, and the folders (but not subfolders) that contain ``files``, for the annotators' ids.
 
-    Return the files with ids, the files that cannot be read, and the annotators that the files name. A pseudonym always
+    Return the files that contain ids or cannot be read, and the annotators that the files name. A pseudonym always
     identifies an annotator, wherever the pseudonym occurs in a file. A raw id identifies an annotator only in an
     annotator column, because elsewhere the same text may be an ordinary word.
     """
@@ -646,9 +647,9 @@ _NET_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "+<>&'`"})
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
-    """Map each lower-case form that an id or a pseudonym may have in tables and JSON to the id or the pseudonym.
+    """Map each lower-case form that an id or a pseudonym may have in a file to the id or the pseudonym.
 
-    Short ids are left out, because a short id also occurs by chance in other texts.
+    Short ids are left out, because they also occur by chance in other texts.
     """
     written: dict[bytes, str] = {}
     for name in [*people.raw_ids, *people.pseudonyms]:
@@ -669,9 +670,9 @@ def _written_forms(people: People) -> dict[bytes, str]:
 def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
     """Yield each part of a file in lower case, with a flag that is True if the part is binary.
 
-    The parts are the name of the file, blocks of its bytes (decompressed if the file is compressed), the files in a zip
-    archive, and the values of a parquet or Arrow file. In a binary part, other data may directly follow an id. Each
-    block of bytes begins with the end of the previous block, because an id may lie in both blocks.
+    A file's parts are its name, blocks of its bytes (decompressed if necessary), the files in a zip archive, and the
+    values in a parquet or Arrow file. In a binary part, other data may directly follow an id. Each block of bytes
+    begins with the end of the previous block, because an id may span two blocks.
     """
     yield os.fsencode(path.name).lower(), False
     with path.open("rb") as file:
@@ -683,7 +684,7 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
             while block := file.read(_BLOCK):
                 block = rest + block.lower()
                 is_binary = b"\0" in block and not is_parquet
-                # a text at the end of a block may be the start of a longer id; the added "0" prevents a match there
+                # the added "0" prevents a match at the end of a block, where an id may be the start of a longer id
                 # the end of each block is searched again, together with the next block or the rest of the file
                 yield block + b"0", is_binary
                 rest = block[-overlap:]
@@ -699,7 +700,7 @@ def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def _open_files(path: Path, start: bytes) -> Iterator[Any]:
-    """Yield an open file, decompressed if it is compressed, and each compressed member of a zip archive."""
+    """Yield the open file (decompressed if necessary), and each compressed member of a zip archive."""
     if start.startswith(_CLOSED):
         raise ValueError("an archive that is not searched")
     yield next((each for mark, each in _COMPRESSED.items() if start.startswith(mark)), open)(path, "rb")
@@ -716,9 +717,9 @@ def _values(batch: pa.RecordBatch) -> bytes:
 
 
 def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
-    """Return the pseudonyms of those annotators to forget whose ids are in a table's annotator column.
+    """Return the pseudonyms of the annotators whose ids occur in a table's annotator column.
 
-    Short ids are found too. A copy of a table with another suffix, such as ``votes.csv.bak``, is also searched.
+    Short ids are found too. A copy of a table with an added suffix, such as ``votes.csv.bak``, is also searched.
     """
     kind = next((kind for kind in path.suffixes if kind in READERS), "")
     with contextlib.suppress(ValueError, KeyError):  # the file is not a table of votes
