@@ -140,7 +140,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with its confidence intervals and number of annotators, or the reason why it is not known."""
+    """Shared bias with its confidence intervals and number of annotators, and the reason why it is known or unknown."""
 
     shared_bias: float | None
     shared_bias_ci: list[float] | None

@@ -1,9 +1,9 @@
 """Write the two pages of an audit: a page that may be shared, and a page about individual annotators that may not.
 
-`shareable` prepares all content of the page that may be shared. This function leaves out figures about fewer than five
-people, and figures that reveal the votes of fewer than five people in a combination of up to four figures. It rounds
-all other figures. If the tables of two pages differ by one person, the two pages together reveal the votes of this
-person, almost exactly in a small pool; the page warns about this.
+`shareable` prepares all content of the page that may be shared. This function omits figures about fewer than five
+people, and figures whose sums and differences (of up to four figures) reveal the votes of fewer than five people. It
+rounds all other figures. If the tables of two pages differ by one person, the two pages together reveal how this person
+voted, almost exactly in a small pool. A notice on the page says so.
 """
 
 import re
@@ -59,38 +59,39 @@ from badpo.results.formatting import (
     shown,
 )
 
-# Largest and smallest half-width of a chart's axis, in log-odds.
+# Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, by the largest share of the votes that one person cast.
-# If a person cast a share w of all votes, removing these votes changes the pool's win rate by w (pool's - person's).
-# Pages with and without these votes, rounded to a step s of log-odds, reveal this win rate up to about s / (10 w).
-# At step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %), guessing the pool's win rate is almost as accurate.
-# tests/results/test_audit_page.py checks these numbers.
+# Rounding steps of estimates, each with the largest share of the votes that one person may have cast. If a person cast
+# a share w of all votes, removing these votes changes the pool's win rate by w times the difference between the pool's
+# and the person's win rate. Two pages, with and without these votes, whose log-odds are rounded to a step s, reveal the
+# person's win rate with an error of about s / (10 w). With step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %),
+# guessing that the person has the pool's win rate is almost as accurate. tests/results/test_audit_page.py checks these
+# numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
-# In smaller pools, rounding does not protect a person from a reader of the pages with and without this person.
+# In smaller pools, rounding does not protect a person's votes from a reader of two pages, with and without this person.
 FEWEST_HIDDEN = 50
-# If the share of comparisons with a property (all agree) is outside this range, a voter can infer others' votes.
+# If the share of unanimous comparisons is outside this range, a voter can infer the votes of others.
 _SAFE_SHARES = 0.05, 0.95
 # The page does not name the table's file, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
-# Names, codes and remedies on the page stay unchanged; numbers in other sentences are rounded.
+# Texts under these keys (names, codes and remedies) stay unchanged; numbers in all other texts are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
 }
 _PROBABILITIES = {"size_p", "annotators_p", "equal_biases_p", "class_test_p", "p_value", "q_value"}
-# A rounded count above this share of a whole is described as "most".
+# If a part is more than this share of a whole, its rounded count is described as "most".
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
-# Numbers after "than" and before "times" are settings, so they are not rounded.
+# Numbers after "than" or before "times" are settings, so they are not rounded.
 _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
 )
 _PART = re.compile(r"(?<![\w.,\-])(\d[\d,]*)( \w+)? of (\d[\d,]*)(?![\w.%]| %)")
-# A share next to a count, even a rounded count, would reveal how small the remaining part is.
+# A share next to a count, even to a rounded count, would reveal how small the remaining part is.
 _SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
-# Findings whose figures are about the whole pool; the figures of other findings may be about the votes of a few people.
+# Codes of findings whose figures are about the whole pool; figures in other findings may be about only a few people.
 _ABOUT_ALL = {
     *("W404", "W405", "W406", "W409", "W410", "W411", "W412", "W414", "W416", "W417", "W419"),
     *("W430", "W431", "N433", "N435", "W442"),
@@ -99,9 +100,9 @@ _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
 def audit_html(summary: audit_json.AuditSummary) -> str:
-    """Return an audit's page as HTML text, given the content of ``audit.json``.
+    """Return the page of an audit as HTML text, given the content of ``audit.json``.
 
-    The page needs no network and no script, and contains no texts from the table.
+    The page needs neither a network nor a script, and contains no texts from the table.
     """
     content = shareable(summary)
     return page(
@@ -128,9 +129,9 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
     step is 0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the
-    votes. Figures about one to four people are None or left out, as are figures from which the missing ones could be
-    computed. The summary names models and no people. ``step`` is the rounding step of the estimates, and ``withheld``
-    lists the attributes that are left out.
+    votes. Figures about one to four people are None or omitted. Figures from which the omitted figures could be
+    computed are also None or omitted. The summary names models but no people. ``step`` is the rounding step of the
+    estimates, and ``withheld`` lists the omitted attributes.
     """
     data, pools, few = summary["data"], summary["pool"], _find_few(summary)
     withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
@@ -161,10 +162,10 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
         "step": step,
     }
     rounded: audit_json.AuditPage = _round_content(content, "", step)
-    # if about half of the votes are won, a change of one log-odds changes the share of won votes by a quarter
+    # near a win rate of one half, a change of one in the log-odds changes the win rate by a quarter
     rounded["data"] = _round_content(content["data"], "", max(0.01, step / 5))
     for row in (*rounded["attributes"], *rounded["scan"]):
-        # computed from the rounded log-odds, so that it adds no further digits
+        # compute the win rate from the rounded log-odds, so that it reveals no further digits
         if row["log_odds"] is not None:
             row["win_rate"] = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
     for row in rounded["attributes"]:
@@ -176,7 +177,7 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
 
 
 def _find_few(summary: audit_json.AuditSummary) -> set[str | None]:
-    """Find attributes whose pool figures are about few people; None stands for all attributes together."""
+    """Find the attributes whose pool figures are about few people; None stands for all attributes together."""
     dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
     few: set[str | None] = set()
     for name, pool in summary["pool"].items():
@@ -187,12 +188,12 @@ def _find_few(summary: audit_json.AuditSummary) -> set[str | None]:
 
 
 def _severity_rank(problem: audit_json.ProblemRow) -> int:
-    """Rank of a severity; errors are first."""
+    """Return the rank of a problem's severity; errors come first."""
     return ("error", "warning", "notice").index(problem["severity"])
 
 
 def _find_step(largest: float) -> float:
-    """Rounding step, which depends on the largest share of the votes that one person cast."""
+    """Return the rounding step for the largest share of the votes that one person cast."""
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 
@@ -203,7 +204,7 @@ def _is_withheld(
     share = row["win_rate"]
     if data["has_annotators"] or share is None:
         return _is_by_few(row, data)
-    # the bound is the number of votes, because each vote may be from a different person
+    # votes are counted instead of people, because each vote may be from a different person
     n_least = round((row["n_cross"] or 0) * min(share, 1 - share))
     return row["differs_by_few"] or n_least < FEWEST_ANNOTATORS
 
@@ -227,7 +228,7 @@ def _hide_data_figures(data: audit_json.DataFacts) -> audit_json.DataFacts:
         **data,
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
-        "n_dropped": 0,  # minus the shown reasons, the sum would reveal the other reasons
+        "n_dropped": 0,  # otherwise, subtracting the counts of the shown reasons would reveal the other reasons
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
         "dropped": [
@@ -247,7 +248,7 @@ def _hide_data_figures(data: audit_json.DataFacts) -> audit_json.DataFacts:
 
 
 def _is_revealing(share: float | None) -> bool:
-    """Return whether a share, such as that of unanimous comparisons, is so close to 0 or 1 that it reveals votes."""
+    """Return whether a share, for example of unanimous comparisons, is so close to 0 or 1 that it reveals votes."""
     low, high = _SAFE_SHARES
     return share is not None and not low <= share <= high
 
@@ -262,7 +263,7 @@ def _hide_attribute_figures(
     if row["quality_adjusted"] and _is_by_few(row["quality_adjusted"], data):
         content["quality_adjusted"] = None
     if row["interval"] != "naive only":
-        # the width of the naive interval would reveal the number of votes
+        # from the width of the naive interval, a reader could compute the number of votes
         content["naive_ci_low"] = content["naive_ci_high"] = None
     return content
 
@@ -270,8 +271,8 @@ def _hide_attribute_figures(
 def _hide_pool_figures(
     pool: audit_json.PoolRow, is_few: bool, summary: audit_json.AuditSummary
 ) -> audit_json.PoolRow:
-    """Return an attribute's summary of the annotators, without figures about only a few people."""
-    # a class dominated by one to four people counts as one person
+    """Return the figures about the annotators for one attribute, without figures about only a few people."""
+    # if one to four people dominate a class, the class counts as one person
     sizes = {
         row["class"]: 1 if row["is_dominated"] else row["n_people"]
         for row in pool["classes"]
@@ -343,7 +344,7 @@ def _hide_check_figures(checks: audit_json.Checks, data: audit_json.DataFacts) -
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
     if reliability and not reliability["is_unknown"]:
-        # minimum number of people among annotators with an estimated reliability
+        # at least this number of people have an estimated reliability
         n_people = reliability["n_estimated"] - (data["n_annotators"] - data["n_people"])
         if data["is_dominated"] or is_about_few(
             reliability["n_estimated"], data["n_people"] and max(n_people, 1)
@@ -358,7 +359,7 @@ def _hide_check_figures(checks: audit_json.Checks, data: audit_json.DataFacts) -
 
 
 def _hide_problems(summary: audit_json.AuditSummary) -> list[audit_json.ProblemRow]:
-    """Return the findings that a page may show, errors first; findings about models alone stay unchanged."""
+    """Return the findings that a page may show, errors first; if all annotators are models, findings stay unchanged."""
     data, problems = summary["data"], summary["warnings"]
     if data["has_annotators"] and _has_few_voters(data):
         return []
@@ -371,7 +372,7 @@ def _hide_problems(summary: audit_json.AuditSummary) -> list[audit_json.ProblemR
 
 
 def _hide_problem(row: audit_json.ProblemRow, source: str) -> audit_json.ProblemRow | None:
-    """Return a finding without rows, names and file; None if its figures may be about fewer than five annotators."""
+    """Return a finding without rows, names and file name; None if its figures may be about only a few annotators."""
     what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
         return None
@@ -394,7 +395,7 @@ def _hide_problem(row: audit_json.ProblemRow, source: str) -> audit_json.Problem
 
 
 def _subject(problem: audit_json.ProblemRow) -> str:
-    """Return a finding's attribute or class; empty if the finding has neither."""
+    """Return the attribute or the class that a finding is about; empty if there is neither."""
     match = _OF_WHAT.match(problem["where"])
     return match[0] if match else ""
 
@@ -419,7 +420,7 @@ def _round_content(value: Any, key: str, step: float) -> Any:
         return float(f"{value:.1g}" if key != "unit" else f"{value:.2g}")
     step = (
         0.01 if key.endswith("share") else step
-    )  # the number of votes behind a share is rounded separately
+    )  # the number of votes that a share is based on is rounded separately
     return round(round(value / step) * step, 2)
 
 
@@ -447,7 +448,7 @@ def _round_number(match: re.Match[str], step: float) -> str:
 
 
 def _center_panel(panel: DotPanel) -> DotPanel:
-    """Return a chart's panel with a symmetric axis around zero that is wide enough for the panel's marks."""
+    """Return a panel whose axis is symmetric around zero and wide enough for the panel's marks."""
     reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
     return replace(panel, limits=(-reach, reach))
 
@@ -512,7 +513,7 @@ def draw_model_figure(summary: audit_json.AuditPage) -> Figure | None:
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
-# Maximum numbers of problems and of models that the terminal prints.
+# Maximum number of problems and maximum number of models in the terminal output.
 _WORST, _MOST_MODELS = 5, 20
 _COLUMNS = (
     "attribute",
@@ -528,7 +529,7 @@ _COLUMNS = (
 
 
 def audit_table(summary: audit_json.AuditSummary, pairs: Sequence[audit_json.ExamplePair] = ()) -> str:
-    """Return the terminal output of an audit: pooled biases, their variation over annotators, findings, problems."""
+    """Return the terminal output of an audit: pooled biases, differences between annotators, findings, and problems."""
     summary = cleaned(summary)
     labels, pools = audit_labels(summary), summary["pool"]
     rows = [
@@ -536,7 +537,7 @@ def audit_table(summary: audit_json.AuditSummary, pairs: Sequence[audit_json.Exa
     ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
-    # problems with estimates (codes 4xx) come before problems with the table
+    # problems of estimation (codes 4xx) come before problems of the table
     problems = sorted(summary["warnings"], key=lambda row: (_severity_rank(row), row["code"][1] != "4"))
     template = page_templates().get_template("audit.txt.jinja")
     text = template.render(
@@ -579,7 +580,7 @@ _KINDS = ("too few informative votes", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
-# Columns that the chart shows if the audit does not compare annotators.
+# Columns that the chart shows instead if the audit does not compare annotators.
 _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 
@@ -610,7 +611,7 @@ def people_html(
 
 
 def draw_annotator_figure(summary: audit_json.AuditSummary, annotators: pd.DataFrame) -> Figure | None:
-    """Chart each annotator's individual and shrunken estimates, sorted by votes; None if there are no estimates."""
+    """Chart each annotator's own and shrunken estimates, sorted by number of votes; None if there are no estimates."""
     panels = []
     least = summary["settings"]["min_informative"]
     for name, label in audit_labels(summary).items():
@@ -622,7 +623,7 @@ def draw_annotator_figure(summary: audit_json.AuditSummary, annotators: pd.DataF
         if is_sum:
             people = people.assign(**{own: people[total] for own, total in _SUMS.items()})
         if pool["tau"] is None:
-            # if no estimate is shrunk, only annotators with enough votes have an estimate
+            # without tau, no estimate is shrunk, so only annotators with enough votes have an estimate
             has_estimate &= people["status"] == "ok"
         order = _sort_by_votes(people[has_estimate], "n_informative")
         drawn = order.head(MOST_ROWS)
@@ -654,12 +655,12 @@ def draw_reliability_figure(summary: audit_json.AuditSummary, annotators: pd.Dat
 
 
 def _sort_by_votes(people: pd.DataFrame, votes: str) -> pd.DataFrame:
-    """Sort annotators by a number of votes."""
+    """Sort annotators by the column ``votes``, in descending order."""
     return people.sort_values([votes, "annotator"], ascending=[False, True])
 
 
 def _draw_person(row: pd.Series, least: int) -> DotRow:
-    """Draw one annotator's individual estimate and shrunken estimate."""
+    """Draw an annotator's own estimate and shrunken estimate in one row."""
     name, n_votes = row["annotator"], row["n_informative"]
     style = _FEW if n_votes < least else _ESTIMATED
     style = _FLAGGED if row["flag"] else style
@@ -670,7 +671,7 @@ def _draw_person(row: pd.Series, least: int) -> DotRow:
 
 
 def _find_limits(people: pd.DataFrame) -> Limits:
-    """Return a chart axis around zero that contains most estimates but not the far ends of a few wide intervals."""
+    """Return limits around zero that include most estimates but exclude the far ends of a few wide intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
     values = np.abs(values[np.isfinite(values)])
     reach = np.quantile(values, 0.9) if values.size else 0.0
