@@ -1,8 +1,8 @@
-"""The class `Judgments`: comparisons of two responses, the votes on them, and the attribute differences of each vote.
+"""The class `Judgments`: comparisons of two responses, votes on the comparisons, and attribute differences.
 
-All votes on a comparison have the same response a and the same response b. The sign of a vote is +1 if the annotator
-chose a, and -1 if the annotator chose b. An attribute difference is the value of response a minus the value of response
-b. Therefore the logit of judgment j, by annotator k on comparison c, is ``sign_j * (u_c + theta_k . delta_j)``.
+All votes on a comparison have the same response a and the same response b. A vote's sign is +1 if the annotator chose
+a, and -1 if the annotator chose b. An attribute difference is the attribute's value for response a minus its value for
+response b. For judgment j by annotator k on comparison c, the logit is ``sign_j * (u_c + theta_k . delta_j)``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RETURNS = {
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Options of `Judgments.read`, except ``attributes``, for other functions that also read a table."""
+    """Options of `Judgments.read` other than ``attributes``, for functions that also read a table."""
 
     columns: Mapping[str, str | None] | None
     annotators_missing: str
@@ -72,7 +72,7 @@ class Judgments:
     missing : bool array of shape (n_votes, n_attributes)
         True if a vote does not record an attribute of the judgment.
     dropped : DataFrame
-        Number ``n`` of source rows that are not votes, by ``reason`` and ``annotator`` (pseudonym).
+        Number ``n`` of source rows that are not votes, for each ``reason`` and ``annotator`` (pseudonym).
     findings : tuple of Problem
         Warnings and notices of the reader. There are no errors, because errors stop the reader.
     has_identities : bool
@@ -192,9 +192,7 @@ class Judgments:
         names = [attribute.name for attribute in attributes]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(
-                    f'two attributes are called "{name}"; rename one of the two attributes'
-                )
+                raise ConfigError(f'two attributes are called "{name}"; rename one of these attributes')
         delta = np.zeros((self.n_votes, len(names)))
         problems: list[Problem] = []
         texts = _plain_texts(self.comparisons)
@@ -243,7 +241,7 @@ class Judgments:
         """
         refuse_other_types(held_out=held_out, seed=seed)
         if not 0 <= held_out < 1:
-            what = "held_out is a share of the prompts and must be 0 or more and below 1"
+            what = "held_out is a share of the prompts and must be at least 0 and below 1"
             raise ConfigError(f"{what}; got {held_out!r}")
         prompt_id = self.comparisons["prompt_id"]
         prompts = sorted(set(prompt_id))
@@ -255,8 +253,8 @@ class Judgments:
     def take(self, votes: NDArray[Any]) -> Judgments:
         """Return a copy of the judgments that has only the selected votes and their comparisons.
 
-        The comparisons keep their order and get new numbers. The annotators table stays whole, so that annotator k is
-        the same person in every selection of votes.
+        The comparisons keep their order, but get new numbers. The annotators table keeps all rows, so that annotator k
+        is the same person in every selection of votes.
 
         Parameters
         ----------
@@ -277,7 +275,7 @@ class Judgments:
     def cross_group(self) -> Bools:
         """Return which votes are cross-group for each attribute, as a bool array of shape (n_votes, n_attributes).
 
-        A vote is cross-group if the two responses differ on the attribute by more than its threshold.
+        A vote is cross-group if the two responses differ on the attribute by more than the attribute's threshold.
         """
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
@@ -286,7 +284,7 @@ class Judgments:
 
         Two votes are in the same group if they are on the same comparison and record the same attributes. For example,
         a vote without ``shown_first`` does not record the position. If a vote without ``shown_first`` were compared
-        with a vote that records the position, its missing difference would count as zero.
+        with a vote that records the position, the missing difference would wrongly count as zero.
         """
         comparison: Ints = self.votes["comparison"].to_numpy()
         if not self.missing.any():
@@ -317,8 +315,8 @@ class Judgments:
     def majority(self) -> NDArray[np.int64]:
         """Return each comparison's majority side, +1 (a) or -1 (b), as an array of shape (n_comparisons,).
 
-        The weights of votes do not count. If both sides of a comparison have the same number of votes, the method
-        returns the side of the earliest vote, as the paper does for its reference policy.
+        The weights of votes do not count. If a comparison is tied, the method returns the side of its earliest vote, as
+        the paper does for its reference policy.
 
         Examples
         --------
@@ -343,12 +341,11 @@ class Judgments:
         )
 
     def fingerprint(self) -> str:
-        """Return an HMAC-SHA256 of texts, prompts, votes, differences and attribute configurations.
+        """Return an HMAC-SHA256 of the texts, the votes, the attribute differences and the attribute configurations.
 
         The fingerprint depends on the order of the votes, but not on pseudonyms, comparison ids or source row numbers.
-        If `to_parquet` writes judgments, and `read` reads the file with the same attributes and pseudonym key, the
-        fingerprint does not change. Without the pseudonym key, nobody can use the fingerprint to check a guess of the
-        votes.
+        Writing judgments with `to_parquet`, and reading the file with the same attributes and pseudonym key, preserves
+        the fingerprint. Without the pseudonym key, nobody can use the fingerprint to check a guess about the votes.
         """
         digest, votes = keyed_digest(), self.votes
         number, order = pd.factorize(votes["comparison"])
@@ -372,11 +369,11 @@ class Judgments:
         return digest.hexdigest()
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write a parquet file with one row for each vote, from which `read` returns the same judgments.
+        """Write a parquet file with one row for each vote; `read` returns the same judgments from this file.
 
         The file contains the pseudonyms of people, the names of models, and the counts of dropped rows. An interrupted
-        call leaves no partial file. The parquet file does not contain the attributes, so declare the attributes when
-        you read it.
+        call leaves no partial file. The parquet file does not contain the attributes, so declare the attributes again
+        when you read the file.
 
         Parameters
         ----------
@@ -408,10 +405,10 @@ class Judgments:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowException, OverflowError) as error:
-            what = "the messages have fields besides role and content whose values are empty or of several types"
-            remedy = (
-                "leave out the fields besides role and content, or give each field values of one type"
+            what = (
+                "messages have fields besides role and content whose values are empty or differ in type"
             )
+            remedy = "remove all fields besides role and content, or give each field values of one type"
             raise DataError([Problem("E105", what, str(path), remedy)]) from error
 
     @property
@@ -456,7 +453,7 @@ def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
 
 
 def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
-    """Return the index of each cell's plain text among the distinct texts of some columns, and the distinct texts.
+    """Return the index of each cell's plain text among the distinct texts in ``columns``, and the distinct texts.
 
     The array of indices has the shape (n_columns, n_rows).
     """
@@ -508,17 +505,17 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         return _called(attribute, ids, rows)[:, 0]
     if shown.isna().all() and len(votes):
         what = f'attribute "{attribute.name}" needs to know which side was shown first, but no judgment records this'
-        remedy = "add a column shown_first with the values a or b; if a was always shown first, write a in each row"
+        remedy = "add a column shown_first with the value a or b; if a was always shown first, write a in each row"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
-    # the same values as the attribute `Position` returns, computed for all votes at once
+    # these are the values of the attribute `Position`, computed for all votes at once
     signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
     return signs
 
 
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
-    """Call the attribute's function, which may be a user's function, on each row; return two numbers for each row.
+    """Call the attribute's function (possibly a user's function) on each row; return two numbers for each row.
 
-    If the attribute's function returns one number for a row, the second number of the row is 0. If the attribute has
+    If the attribute's function returns only one number for a row, the row's second number is 0. If the attribute has
     the scope "judgment", the function may return None or NaN for a vote that does not record the attribute.
     """
     of_judgment = attribute.scope == "judgment"
