@@ -247,7 +247,7 @@ def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
     for command, output in commands:
         assert run(*shlex.split(command)[1:]).output == output
     again = run("forget", "7", "--data", "judgments.parquet")
-    assert (again.exit_code, "another spelling of the id" in again.output) == (DATA, True)
+    assert (again.exit_code, "different key or spelling of the id" in again.output) == (DATA, True)
 
 
 def test_an_import_knows_who_voted_or_asks(table, tmp_path):
