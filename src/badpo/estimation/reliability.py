@@ -1,11 +1,11 @@
-r"""Estimate reliability, which is how closely an annotator follows quality, separately from the annotator's bias.
+r"""Estimate how closely each annotator follows quality (reliability), separately from the annotator's bias.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k q_c + \theta_k \cdot d_j
 
-The reliability :math:`a_k` has the mean 1; a random responder has reliability 0.
-If :math:`c\, a_k` is added to every bias and :math:`c \cdot d_c` is subtracted from every quality, the votes keep
-their probabilities. Biases are therefore measured as deviations from a line in reliability. Reliability is estimated
-from comparisons whose sides do not differ, because no bias acts on them.
+The reliability :math:`a_k` has the mean 1; a random responder has reliability 0. The probabilities of the votes do not
+change if :math:`c\, a_k` is added to every bias and :math:`c \cdot d_c` is subtracted from every quality. Biases are
+therefore measured as deviations from a regression line on reliability. Reliability is estimated from comparisons whose
+sides do not differ, because biases have no effect on these comparisons.
 """
 
 import math
@@ -34,23 +34,23 @@ SAME = 0.25
 # Equally spaced grid points for the quality of a comparison, in standard deviations of the quality.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Grid of between-annotator standard deviations of reliability (whose mean is 1), and scale of their half-normal prior.
+# Grid for the between-annotator sd of reliability (whose mean is 1), and scale of the half-normal prior of this sd.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
-# Shares of random responders.
+# Grid for the share of random responders.
 RANDOM_SHARES = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
-# A common slope is significantly above zero (one-sided, 5 %) if it raises the log-likelihood by at least this value.
+# A common slope is significantly above zero (one-sided, 5 %) if the log-likelihood increases by at least this value.
 LEAST_GAIN = 1.35
-# Slope, in log-odds per standard deviation of the quality, above which votes count as unanimous.
+# Votes count as unanimous if the slope, in log-odds per standard deviation of quality, exceeds this value.
 LARGEST_SLOPE = 6.0
-# Least mean number of votes per annotator.
+# Smallest mean number of votes per annotator.
 FEWEST = 5
-# Prior probability that biases depend linearly on reliability; it is low because a linear dependence could hide biases.
-# `STEEPEST` is the prior standard deviation of the slope, and `LINE_ROUNDS` iterations fit the slope.
+# Prior probability that biases depend linearly on reliability; low, because a linear dependence could hide biases.
+# `STEEPEST` is the prior standard deviation of the slope; the slope is fitted in `LINE_ROUNDS` iterations.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
-# Number of standard errors beyond which low reliability does not explain an annotator's choices.
+# Low reliability does not explain choices that are more than this many standard errors away.
 BEYOND = 3.0
-# Largest number of Newton steps, step length below which the iteration ends, and longest allowed step.
+# Largest number of Newton steps, step length below which the iteration ends, and longest step.
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
 # Precision of the normal prior for the annotators' mean slope.
 LOOSE = 1e-3
@@ -58,22 +58,23 @@ LOOSE = 1e-3
 
 @dataclass(frozen=True)
 class Reliability(Mixture):
-    r"""Reliability :math:`a_k` of m annotators, shrunk toward its mean of 1; NaN if reliability cannot be estimated.
+    r"""Reliability :math:`a_k` of m annotators, shrunk toward the mean of 1; NaN if reliability cannot be estimated.
 
-    The last component of the mixture stands for random responding.
+    The last component of the mixture is random responding.
 
     Attributes
     ----------
     between_sd : float
-        Between-annotator standard deviation of reliability, without random responders.
+        Between-annotator standard deviation of reliability, excluding random responders.
     unknown : str
-        Why nothing is known: "few" votes, "unreliable" or "unanimous" annotators; empty otherwise.
+        Reason why reliability cannot be estimated: "few" (votes), "unreliable" or "unanimous" (annotators); empty
+        otherwise.
     n_votes : int array of shape (m,)
         Number of votes from which reliability is estimated.
     scale : float
-        Slope of the average annotator: log-odds per standard deviation of the comparisons' quality.
+        Slope of the average annotator, in log-odds per standard deviation of quality.
     covariance : array of shape (m, m), or None
-        Covariance of the errors of different annotators (off the diagonal); None if it is too large to store.
+        Error covariances of different annotators, off the diagonal; None if the matrix is too large to store.
     """
 
     between_sd: float
@@ -83,7 +84,7 @@ class Reliability(Mixture):
     covariance: Floats | None = None
 
     def mean_of(self, weight: Floats) -> tuple[float, float]:
-        """Return the weighted mean of reliability, and the variance of the mean's error; the weights sum to 1."""
+        """Return the weighted mean of reliability and its error variance; the weights must sum to 1."""
         variance = float(weight**2 @ self.sd**2)
         if self.covariance is not None:
             among = self.covariance - np.diag(np.diag(self.covariance))
@@ -95,15 +96,15 @@ class Reliability(Mixture):
 
 
 def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_array:
-    """Return an indicator matrix of shape (n_votes, n_annotators) for the annotator who cast each vote."""
+    """Return a matrix, of shape (n_votes, n_annotators), that indicates the annotator of each vote."""
     return bias_design(annotator, np.ones((len(annotator), 1)), n_annotators)
 
 
 class _SameVotes:
-    """Votes on comparisons that have several votes and equal attributes on both sides, in the order of ``blocks``.
+    """Votes, in the order of ``blocks``, on comparisons that have several votes and equal attributes on both sides.
 
-    Two comparisons have the same ``kind`` if they have the same number of votes (``size``) and the same number of votes
-    for response a (``n_wins``).
+    Comparisons with the same number of votes (``size``) and of votes for response a (``n_wins``) have the same
+    ``kind``.
     """
 
     def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
@@ -124,14 +125,14 @@ class _SameVotes:
         self.kind = (np.cumsum(sizes + 1) - sizes - 1)[number] + wins
 
     def log_wins(self, scale: float) -> Floats:
-        """Log of the joint probability of each number of wins and each quality node, given the number of votes."""
+        """Log joint probability of each number of wins and each quality node, given the number of votes."""
         size, wins = self.size[:, None], self.n_wins[:, None]
         ways = -betaln(wins + 1, size - wins + 1) - np.log(size + 1)
         x = scale * NODES
         return np.asarray(ways + wins * x - size * np.logaddexp(0, x) + LOG_MASS)
 
     def fit_common_slope(self) -> tuple[float, float]:
-        """Estimate one slope for all annotators, per standard deviation of quality, and the gain in log-likelihood."""
+        """Return one slope for all annotators, per standard deviation of quality, and the gain in log-likelihood."""
         n = np.bincount(self.kind, minlength=len(self.size))
 
         def loss(scale: float) -> float:
@@ -142,16 +143,17 @@ class _SameVotes:
 
 
 def equal_reliability_p_value(votes: Votes) -> float:
-    r"""P-value for the hypothesis that all annotators are equally reliable; NaN if the votes contain no information.
+    r"""P-value of the hypothesis that all annotators are equally reliable; NaN if the votes contain no information.
 
-    The test uses the comparisons whose sides do not differ in any attribute, because no bias acts on them. If
-    annotators are equally reliable, the number s of wins among T votes is a sufficient statistic for the quality z, and
-    the score of annotator k is
+    The test uses comparisons whose sides do not differ in any attribute, because biases have no effect on them. If
+    annotators are equally reliable, the number s of wins on a comparison is a sufficient statistic for the quality z,
+    and the score of annotator k is
 
     .. math:: U_k = \sum_c y_{kc}\, E[z_c \mid s_c] - E[z_c p(z_c) \mid s_c]
 
-    The covariance V of the scores is exact for any number of votes. The common reliability is projected out, and the
-    sum of squares is compared with the :math:`c \chi^2_\nu` of the same mean, tr V, and variance, 2 tr V^2.
+    The covariance V of the scores is exact for any number of votes. After the common reliability has been projected
+    out, the sum of squared scores is compared with the scaled chi-squared distribution :math:`c \chi^2_\nu` of mean tr
+    V and variance 2 tr V^2.
 
     Examples
     --------
@@ -174,7 +176,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     expected = mass @ (NODES * expit(scale * NODES))
     squares = wins * (quality - expected) ** 2 + (size - wins) * expected**2
     pairs = (wins * quality - size * expected) ** 2 - squares
-    # variance of a vote's score and covariance of two votes' scores, by the number of votes
+    # variance of the score of a vote, and covariance of the scores of two votes, by number of votes
     own, between = (
         np.bincount(size, chance * each)[same_votes.blocks.sizes]
         for each in (squares / size, pairs / (size * (size - 1)))
@@ -182,7 +184,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     vote = same_votes.blocks.comparison
     kind = same_votes.kind[vote]
     score = of.T @ ((same_votes.sign > 0) * quality[kind] - expected[kind])
-    # the matrices have one row per comparison, followed by one row for each annotator's own variance
+    # the matrices have one row per comparison, followed by one row per annotator for the annotator's own variance
     alone = of.T @ (own - between)[vote]
     columns = np.append(same_votes.annotator, np.arange(votes.n_annotators))
     starts = np.append(same_votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
@@ -194,11 +196,11 @@ def equal_reliability_p_value(votes: Votes) -> float:
 
 
 def _sum_of_squares_p_value(score: Floats, variance: sparse.csr_array) -> float:
-    """Remove the common part of the scores, and compute a p-value from two moments of the scores' sum of squares."""
+    """Remove the common part of the scores, and compute a p-value from two moments of the sum of squared scores."""
     common = variance.sum(axis=1)
     total = common.sum()
     part = common / total
-    # moments of V - v v' / sum(v), which are computed without a dense matrix
+    # moments of V - v v' / sum(v), computed without a dense matrix
     removed = common @ part
     mean = variance.trace() - removed
     if not mean > 1e-9 * total:
@@ -213,19 +215,19 @@ def _sum_of_squares_p_value(score: Floats, variance: sparse.csr_array) -> float:
 
 
 def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | None = None) -> Reliability:
-    r"""Estimate annotators' reliability from comparisons whose sides differ by less than a quarter of a standard unit.
+    r"""Estimate the reliability of annotators from comparisons whose sides differ by less than a quarter of a unit.
 
-    If a comparison has the quality :math:`z \sim N(0, 1)`, the logit of annotator k's vote is :math:`s_k z` plus the
-    known ``shift``, and the annotator's reliability is :math:`a_k = s_k / \bar s`. The annotators' slopes are normally
-    distributed, with a standard deviation of :math:`\kappa` times their mean. A share of the annotators are random
-    responders, whose slope is 0. The result is averaged over :math:`\kappa` and over the share of random responders,
-    weighted by the marginal likelihood (Laplace approximation) and the priors. The prior of :math:`\kappa` is
-    half-normal with the scale ``USUAL``, and the shares in ``RANDOM_SHARES`` have a flat prior. An annotator who nearly
-    always chooses the side with an attribute does not count as a random responder.
+    On a comparison of quality :math:`z \sim N(0, 1)`, the logit of annotator k's vote is :math:`s_k z` plus the known
+    ``shift``, and the reliability of the annotator is :math:`a_k = s_k / \bar s`. The slopes are normally distributed
+    between annotators, with a standard deviation of :math:`\kappa` times the mean slope. A share of the annotators are
+    random responders, whose slope is 0. The result is an average over :math:`\kappa` and over the share of random
+    responders, weighted by the priors and the marginal likelihood (Laplace approximation). The prior of :math:`\kappa`
+    is half-normal with the scale ``USUAL``; the prior over the shares in ``RANDOM_SHARES`` is flat. Annotators who
+    nearly always choose the side with an attribute do not count as random responders.
 
     ``votes.delta`` contains only attributes of the responses, in standard units. ``shift`` is the known part of the
-    logits, such as a bias toward the side that was shown first. Annotators with the same ``group`` are shrunk toward
-    their own mean; without ``group`` there is one group.
+    logits, such as a bias toward the side shown first. Annotators are shrunk toward the mean of their ``group``; by
+    default, all annotators are in one group.
 
     Examples
     --------
@@ -249,7 +251,8 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Reliability(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
-    # squared distance of each annotator's choices from 50 %, in standard errors, for the most extreme attribute
+    # squared distance of an annotator's choices from 50 %, in standard errors, for the annotator's most extreme
+    # attribute
     toward = np.sign(votes.delta) * votes.sign[:, None]
     of = _annotator_indicators(votes.annotator, n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
@@ -285,7 +288,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
 
 
 def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
-    """Estimate one slope for all annotators, and return the reason why the slope is unusable (or an empty text)."""
+    """Estimate one slope for all annotators; return the slope, and the reason if the slope cannot be used."""
     if not len(votes.sign):
         return np.nan, "few"
     scale, gain = votes.fit_common_slope()
@@ -295,11 +298,12 @@ def _find_common_slope(votes: _SameVotes) -> tuple[float, str]:
 
 
 def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
-    """Return posterior weights of the reliability sds and, for each annotator, of the mixture components.
+    """Return posterior weights of the values in ``RELIABILITY_SDS``, and of each annotator's mixture components.
 
-    The last component of an annotator's mixture is random responding.
+    The last component of each mixture is random responding.
 
-    ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for each annotator's votes.
+    ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for the votes of each
+    annotator.
     """
     share = RANDOM_SHARES[:, None, None]
     with np.errstate(divide="ignore"):
@@ -312,10 +316,11 @@ def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats
 
 
 class ClassMerit(NamedTuple):
-    """Distribution of class offsets that are due to unequal reliability, as `estimate_class_merit` returns it.
+    """Distribution of the class offsets that unequal reliability produces; the result of `estimate_class_merit`.
 
-    With probability ``LINE_PROBABILITY``, the offsets are normal with the ``covariance``, of shape (n_classes,
-    n_classes); otherwise the offsets are 0. If the covariance is None, ``unknown`` is the reason, as in `Reliability`.
+    With probability ``LINE_PROBABILITY``, the offsets are normally distributed with the ``covariance``, of shape
+    (n_classes, n_classes); otherwise the offsets are 0. If ``covariance`` is None, ``unknown`` is the reason, as in
+    `Reliability`.
     """
 
     covariance: Floats | None
@@ -323,23 +328,23 @@ class ClassMerit(NamedTuple):
 
 
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
-    r"""Estimate the distribution of the apparent biases of classes that differ only in reliability.
+    r"""Estimate the distribution of the apparent biases that classes have if they differ only in reliability.
 
     If the side with the attribute is better by m log-odds, an unbiased annotator of reliability a favors that side by a
-    times m log-odds. A class c with reliability a_c therefore appears to have the following bias in addition to its
-    own:
+    times m log-odds. A class c with reliability a_c therefore appears to have an additional bias:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
 
-    The votes do not separate m from bias, so m has the prior of the line in reliability (`adjust_for_reliability`). The
-    reliability of the classes is estimated as in `fit_reliability`, with one slope for all annotators of a class.
+    The votes do not separate m from bias, so m has the prior of the slope in `adjust_for_reliability`. The reliability
+    of the classes is estimated as in `fit_reliability`, with one slope for all annotators of a class.
 
-    In ``votes``, annotators are replaced with their classes; -1 stands for an annotator without a class.
+    In ``votes``, the annotator codes are class codes, and -1 means no class.
 
     Examples
     --------
-    Class 1 votes at random. If the side with the attribute is better by 1, class 0 chooses this side more often:
+    Class 1 votes at random. If the side with the attribute is better by 1, class 0 chooses this side more often than
+    class 1:
 
     >>> random = np.random.default_rng(0)
     >>> quality = 2 * random.standard_normal(300)
@@ -370,9 +375,9 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
 
 
 class _Expansion(NamedTuple):
-    """Marginal likelihood for given annotator slopes, with derivatives from Louis's formula.
+    """Marginal likelihood of given annotator slopes, with derivatives from Louis's formula.
 
-    ``random_ratio`` is the log-likelihood ratio of each annotator's slope being 0, with the other slopes unchanged.
+    ``random_ratio`` has, for each annotator, the log-likelihood ratio of a slope of 0, with the other slopes unchanged.
     """
 
     slopes: Floats
@@ -383,7 +388,7 @@ class _Expansion(NamedTuple):
 
 
 def _expand_likelihood(votes: _SameVotes, slopes: Floats) -> _Expansion:
-    """Compute the marginal likelihood of the annotators' slopes and its derivatives at the given slopes."""
+    """Compute the marginal likelihood of the annotators' slopes, and its derivatives."""
     value, slope, blocks = 0.0, slopes[votes.annotator], votes.blocks
     score, random_ratio = np.empty((2, len(votes.sign)))
     entries = np.empty(blocks.n_pairs)
@@ -415,10 +420,10 @@ def _maximize(
 ) -> tuple[_Expansion, Floats, Floats, Floats | None, float]:
     """Maximize the posterior density of the annotators' slopes by Newton's method.
 
-    Returns the maximum, the last step, variances, the covariance and the log marginal likelihood (Laplace).
+    Returns the maximum, the last step, the variances, the covariance and the log marginal likelihood (Laplace).
 
-    In a large pool two annotators share few comparisons. The variance of each slope is then computed as if the other
-    slopes were known, and there is no covariance.
+    In a large pool, two annotators share few comparisons. The function then computes the variance of each slope as if
+    the other slopes were known, and returns None as the covariance.
     """
     m, inverse = len(at.slopes), None
 
@@ -449,7 +454,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # reset the step, because the step was taken or because no fraction of it increases the likelihood
+        # the step was taken, or no fraction of the step increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -458,7 +463,7 @@ def _maximize(
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
-    """Inverse and log-determinant of a matrix; negative eigenvalues are replaced with their absolute values."""
+    """Inverse and log-determinant of a symmetric matrix, with negative eigenvalues replaced by their absolute values."""
     try:
         return inverted(matrix)
     except LinAlgError:
@@ -470,10 +475,10 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
 
 
 class Line(NamedTuple):
-    """Regression line of biases toward one attribute on reliability, with the line's probability and slope variance.
+    """Regression line of the biases toward one attribute on reliability, with a probability and a slope variance.
 
-    ``between`` is the variance about the line. ``offset`` is reliability minus the mean over the annotators with whom
-    the votes compare an annotator.
+    ``between`` is the variance around the line. ``offset`` is an annotator's reliability minus the mean reliability of
+    the annotators in the same component.
     """
 
     chance: float
@@ -483,10 +488,10 @@ class Line(NamedTuple):
     offset: Mixture
 
     def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and variance of each bias minus the line, averaged over the distribution of reliability."""
+        """Return the mean and variance of each bias minus the line, averaged over the reliability distribution."""
         offset = self.offset
         left = bias[:, None] - self.slope * offset.means
-        # unbiased estimate of the squared slope: its square minus the variance of its error
+        # unbiased estimate of the squared slope: square of the estimate minus the error variance
         steep = max(self.slope**2 - self.open_slope, 0.0)
         variance = se[:, None] ** 2 + steep * offset.sds**2
         variance += self.open_slope * offset.means**2
@@ -498,7 +503,7 @@ class Line(NamedTuple):
 
 
 class AdjustedBiases(NamedTuple):
-    """Biases adjusted for reliability, each attribute's regression line, and the p-values of equal adjusted biases."""
+    """Biases adjusted for reliability, with the regression lines and the p-values for equal adjusted biases."""
 
     biases: BiasEstimates
     lines: dict[int, Line]
@@ -506,19 +511,19 @@ class AdjustedBiases(NamedTuple):
 
 
 def find_unexplained_choices(votes: Votes) -> Bools:
-    r"""Mark the annotators whose choices low reliability cannot explain; the shape is (n_annotators, n_attributes).
+    r"""Return a mask, of shape (n_annotators, n_attributes), of choices that low reliability cannot explain.
 
-    If an annotator is unreliable, about half of the annotator's votes are for the side with more of the attribute.
-    Annotator k casts :math:`n_k` votes, of which the share :math:`s_k` is for the side with the attribute, and the
-    pool's share is :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` lies outside the
-    range from 1/2 to S, and its distance z from this range exceeds ``BEYOND`` standard errors:
+    About half of the votes of an unreliable annotator are for the side with more of the attribute. Annotator k casts
+    :math:`n_k` votes, of which the share :math:`s_k` is for the side with the attribute, and the pool's share is
+    :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` is more than z = ``BEYOND``
+    standard errors outside the range from 1/2 to S:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
 
     Examples
     --------
-    Annotators 0 to 2 choose the longer response in 75 % of 40 votes; annotator 3 never does:
+    Annotators 0 to 2 choose the longer response in 75 % of 40 votes, and annotator 3 never chooses it:
 
     >>> sign = np.concatenate([np.tile([1, 1, 1, -1], 30), -np.ones(40)])
     >>> find_unexplained_choices(Votes(np.arange(160), sign, np.repeat(np.arange(4), 40), np.ones((160, 1)), 4)).ravel()
@@ -529,7 +534,7 @@ def find_unexplained_choices(votes: Votes) -> Bools:
     n, net = of @ toward**2, of @ toward
     total = net.sum(axis=0)
     pool = np.abs(total) / np.maximum(n.sum(axis=0), 1)
-    # an annotator's votes for the pool's preferred side minus votes against this side: n (2 s - 1)
+    # votes for the side that the pool prefers, minus votes against this side: n (2 s - 1)
     net *= np.where(total < 0, -1, 1)
     error = np.sqrt(np.maximum(n, 1))
     further = (net - n * pool) / (error * np.sqrt(np.maximum(1 - pool**2, LOOSE)))
@@ -539,19 +544,19 @@ def find_unexplained_choices(votes: Votes) -> Bools:
 def adjust_for_reliability(
     biases: BiasEstimates, reliability: Reliability, beyond: ArrayLike = False
 ) -> AdjustedBiases:
-    r"""Subtract the part of the biases that depends linearly on reliability, times the probability of this dependence.
+    r"""Subtract the part of the biases that depends linearly on reliability, weighted by the probability of dependence.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
 
-    The regression line is fitted to shrunken reliability, because unshrunken reliability would attenuate the slope
-    (Berkson, 1950). The weights of the regression include the residual variance (Paule and Mandel, 1982). The prior
-    probability that the slope is zero is three in four; otherwise the slope has a normal prior, so that the line does
-    not fit noise if annotators are about equally reliable. The probability of a line follows from the Savage-Dickey
-    ratio. If the shared bias is known, its shift by reliability is known too, and no line is fitted. Annotators in
-    ``beyond`` (`find_unexplained_choices`) are left out of the fit if their reliability is below the mean. The p-value
-    belongs to the sum of squared residuals, each divided by its variance. This sum has as many degrees of freedom as
-    annotators, minus one for the slope and one for each group. The p-value is NaN if no line is fitted.
+    The regression uses shrunken reliability, because unshrunken reliability would attenuate the slope (Berkson, 1950).
+    The weights of the regression include the residual variance (Paule and Mandel, 1982). The slope is zero with a prior
+    probability of 75 %. Otherwise, the slope has a normal prior, so that the line does not fit noise if annotators are
+    about equally reliable. The Savage-Dickey ratio gives the probability of a line. If the shared bias is known, no
+    line is needed, because the shift by reliability is also known. Annotators in ``beyond``
+    (`find_unexplained_choices`) are excluded from the fit if their reliability is below the mean. The p-value is based
+    on the sum of squared residuals, each divided by its variance. The degrees of freedom are the number of annotators,
+    minus one for the slope and one for each group. The p-value is NaN if no line is fitted.
     """
     biases, lines = deepcopy(biases), {}
     beyond = np.broadcast_to(beyond, biases.deviation.shape)
@@ -563,7 +568,7 @@ def adjust_for_reliability(
         if _df(group[is_known]) < 1:
             continue
         bias, se = biases.deviation[:, j], biases.se[:, j]
-        # a reliable annotator may choose the attribute more often because of quality alone
+        # a reliable annotator may choose the side with the attribute more often because of quality alone
         explained = is_known & ~(beyond[:, j] & (reliability.mean < 1))
         explained = explained if _df(group[explained]) > 0 else is_known
         lines[j] = line = _fit_line(bias, se, reliability, group, is_known, explained)
@@ -587,12 +592,12 @@ def adjust_for_reliability(
 
 
 def _df(group: Ints) -> int:
-    """Residual degrees of freedom of a line fitted with a separate mean for each group of annotators."""
+    """Residual degrees of freedom of a line that is fitted with a separate mean for each group of annotators."""
     return len(group) - 1 - len(np.unique(group))
 
 
 def _group_means(values: Floats, group: Ints, is_known: Bools) -> Floats:
-    """For each annotator, the mean of the group's estimates, or the overall mean if the group has no estimate."""
+    """Mean of the estimates in each annotator's group, or the overall mean if the group has no estimate."""
     means = pd.Series(np.where(is_known, values, np.nan)).groupby(group).transform("mean")
     return np.asarray(means.fillna(values[is_known].mean()))
 
@@ -600,7 +605,7 @@ def _group_means(values: Floats, group: Ints, is_known: Bools) -> Floats:
 def _fit_line(
     bias: Floats, se: Floats, reliability: Reliability, group: Ints, is_known: Bools, explained: Bools
 ) -> Line:
-    """Fit a line through the origin to the ``explained`` annotators, updating slope and residual variance in turn."""
+    """Fit a line through the origin to the ``explained`` annotators, with alternating updates of slope and variance."""
     group_mean = _group_means(reliability.mean, group, is_known)
     x, y = (reliability.mean - group_mean)[explained], bias[explained]
     variance, open_reliability = se[explained] ** 2, reliability.sd[explained] ** 2
