@@ -1,4 +1,4 @@
-"""Check from tilts, paired differences and theta whether policies learned the votes' bias; suggest remedies."""
+"""Check whether policies learned the votes' bias, from tilts, paired differences and theta, and suggest remedies."""
 
 import math
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Threshold for DPO's excess tilt, in log-odds: the removed share of a smaller excess tilt is mostly noise.
-# Errors in theta below this threshold are accepted.
+# Threshold for DPO's excess tilt, in log-odds. The removed share of a smaller excess tilt is mostly noise. Smaller
+# errors in theta are accepted.
 SMALL = 0.1
-TOLERATED = 0.1  # share of DPO's excess tilt by which an arm may lie beyond the target
-HALF = 0.5  # if the removed share is smaller, the outcome is "partly removed"
-FEW_STEPS = 100  # if a run has fewer steps, the advice is also to train longer
+TOLERATED = 0.1  # an arm may overshoot the target by this share of DPO's excess tilt
+HALF = 0.5  # if an arm removes a smaller share, the outcome is "partly removed"
+FEW_STEPS = 100  # for a run with fewer steps, the advice is also to train longer
 SLOWER = 5  # factor by which the advice lowers the learning rate
 MOST_TIMES = 300.0  # largest factor by which the advice raises the learning rate
-LITTLE_KL = 0.001  # a policy with a smaller KL divergence has hardly changed
+LITTLE_KL = 0.001  # if the KL divergence is smaller, the policy has hardly changed
 KL_OF_PAPER = 0.03  # KL divergence from the reference in the paper's runs, in nats per token
 
 Outcome = Literal[
@@ -44,10 +44,10 @@ def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
     """Classify how much of DPO's excess tilt an arm has removed.
 
     ``dpo`` and ``arm`` are intervals for the tilt of the policy minus the tilt of the target. "overshoot" means that
-    the arm's interval lies on the other side of the target, beyond 10 % of DPO's excess. "not nearer" means that the
-    arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval does not lie beyond ``small``, DPO
-    has no excess to remove. The outcome is then "added" if the arm's interval lies beyond ``small`` and the arm's tilt
-    is farther from the target than DPO's, and otherwise "nothing to remove".
+    the arm's interval lies on the other side of the target, farther away than 10 % of DPO's excess. "not nearer" means
+    that the arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval is not entirely beyond
+    ``small``, DPO has no excess to remove. In this case, the outcome is "added" if the arm's interval is entirely
+    beyond ``small`` and the arm's tilt is farther from the target than DPO's; otherwise, it is "nothing to remove".
 
     Examples
     --------
@@ -70,7 +70,7 @@ def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
 
 
 def is_large(difference: Interval, small: float = SMALL) -> bool:
-    """Return whether an interval of a tilt difference lies beyond ``small`` on one side of zero."""
+    """Return whether the interval of a tilt difference is entirely above ``small`` or entirely below ``-small``."""
     return bool(difference.low > small or difference.high < -small)
 
 
@@ -78,8 +78,9 @@ def is_large(difference: Interval, small: float = SMALL) -> bool:
 class ArmCheck:
     """The outcome of the bias check for an arm that learns theta.
 
-    ``share`` is the removed share of DPO's distance to the target; it is None if that distance is not large.
-    ``problems`` are sentences with the cause of a failure and the next command; they are empty for a successful arm.
+    ``share`` is the share of DPO's distance to the target that the arm removed, or None if this distance is not large.
+    ``problems`` are sentences that name the cause of a failure and the next command; there are none for a successful
+    arm.
     """
 
     outcome: Outcome
@@ -89,7 +90,7 @@ class ArmCheck:
 
 @dataclass(frozen=True)
 class BiasCheck:
-    """The tilts of all arms toward one attribute, their paired differences, and the outcome of each BA-DPO arm.
+    """Tilts of all arms toward one attribute, paired differences between the tilts, and the outcome of each BA-DPO arm.
 
     ``kind`` is "swap" for the tilt on swap pairs, else "tilt". If there is a placebo, the target is the placebo's tilt;
     otherwise, it is the reference's tilt, which is zero. ``small`` is `SMALL` per unit of the attribute.
@@ -122,11 +123,11 @@ class BiasCheck:
 
     @property
     def title(self) -> str:
-        """Title of a bias check, which names the attribute and the kind of comparisons."""
+        """Title of the bias check, with the attribute and the kind of comparisons."""
         return f"Tilt toward {self.label}" + (", swap pairs" if self.kind == "swap" else "")
 
     def number(self, value: float | None) -> str:
-        """Format a tilt or a difference of tilts with three decimals, or with more if all differences are small."""
+        """Format a tilt or a difference between tilts with three decimals, or more if all differences are small."""
         differences = (one.value for one in self.differences.values())
         return signed(value, decimal_places(differences, least=3))
 
@@ -140,7 +141,7 @@ class BiasCheck:
 
 
 def check_bias(suite: MeasuredRuns) -> list[BiasCheck]:
-    """Return one bias check for each measured tilt: on cross-group comparisons and, if measured, on swap pairs."""
+    """Return one check for each measured tilt, on cross-group comparisons and, if measured, on swap pairs."""
     checks = (_check_tilt(suite, name, kind) for name in suite.labels for kind in ("tilt", "swap"))
     return [check for check in checks if check.tilts]
 
@@ -162,7 +163,7 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
 
 
 def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
-    """Check an arm that learns theta: compare its distance from the target with DPO's distance."""
+    """Compare the target's distance from an arm that learns theta with its distance from DPO."""
     reports = (_theta_problem(run, check.name, check.small) for run in suite.of(arm))
     problems = [report for report in reports if report][:1]
     if check.excess is None:
@@ -170,7 +171,7 @@ def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
     left = check.differences[arm, check.target]
     outcome = outcome_of(check.excess.interval, left.interval, check.small)
     is_drifting = suite.is_drifting(arm)
-    # at a lower learning rate, a smaller excess would be too small for a verdict
+    # with a lower learning rate, a smaller excess would become too small for a verdict
     can_slow_down = is_drifting or abs(check.excess.value) > SLOWER * check.small
     if outcome not in ("removed", "nothing to remove") and can_slow_down and not problems:
         command = _slower(suite.of(arm)[0])
@@ -182,7 +183,7 @@ def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
 
 
 def _theta_problem(run: Run, name: str, small: float) -> str:
-    """Say how far theta is from the value that the votes imply given the final policy; empty if theta is close."""
+    """Describe how far theta is from the value that the votes and the final policy imply; empty if theta is close."""
     theta = run.readouts.theta.get(name, LearnedTheta())
     values = theta.level, theta.implied, theta.low, theta.high
     level, implied, low, high = (math.nan if value is None else value for value in values)
@@ -198,7 +199,7 @@ def _theta_problem(run: Run, name: str, small: float) -> str:
 
 
 def _again(run: Run, *options: str) -> str:
-    """Return the command that trains a run and its baselines with changed settings; empty if no command is safe."""
+    """Return the command that trains a run and its baselines with other settings; empty if no command can be shown."""
     if not run.is_trainable:
         return ""
     folder = run.shown_folder.parent
@@ -207,24 +208,25 @@ def _again(run: Run, *options: str) -> str:
 
 
 def _slower(run: Run) -> str:
-    """Return the command that trains with a fifth of the learning rate; empty if the rate is not recorded."""
+    """Return the command that trains with a fifth of the learning rate; empty if the learning rate is not recorded."""
     training = run.readouts.training
     rate = training and f"{training.learning_rate / SLOWER:.1g}"
     return _again(run, "--learning_rate", rate) if rate else ""
 
 
 def train_more_command(run: Run, kl: float, excess_tilts: float = 0.0) -> str:
-    """Return the command that changes the policy enough for a verdict, with a higher learning rate or more steps.
+    """Return the command that trains at a higher rate or for more steps, to change the policy enough for a verdict.
 
     ``excess_tilts`` is DPO's excess tilt in units of `SMALL`. The command aims at the paper's KL divergence or at an
-    excess tilt of three units, whichever takes the smaller change.
+    excess tilt of three units, whichever needs the smaller change.
     """
     training = run.readouts.training
     if training is None:
         return ""
     if kl > KL_OF_PAPER:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
-    # the KL divergence of a small change is proportional to the square of the learning rate and of the steps
+    # for small changes, the KL divergence is proportional to the squares of the learning rate and of the number of
+    # steps
     steps = training.steps or FEW_STEPS
     more_steps = 5 if steps < FEW_STEPS else 1
     factor = math.sqrt(KL_OF_PAPER / max(kl, 1e-9)) / more_steps
@@ -240,9 +242,9 @@ def train_more_command(run: Run, kl: float, excess_tilts: float = 0.0) -> str:
 
 
 def bias_verdicts(suite: MeasuredRuns) -> list[str]:
-    """For each attribute and BA-DPO arm, return one sentence that says whether the arm removed the bias.
+    """Return one sentence for each attribute and BA-DPO arm that says whether the arm removed the bias.
 
-    The verdict is about cross-group comparisons. There is no verdict without DPO.
+    The verdicts are about cross-group comparisons. Without DPO, there are no verdicts.
     """
     return [
         _verdict(suite, check, arm)
@@ -253,13 +255,13 @@ def bias_verdicts(suite: MeasuredRuns) -> list[str]:
 
 
 def bias_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return the bias checks as sentences: tilts, paired differences, remedies, and commands."""
+    """Return the findings of all bias checks: tilts, paired differences, remedies, and commands."""
     checks = [_bias_finding(suite, check) for check in check_bias(suite)]
     return [*checks, *_length_finding(suite), *_drift_finding(suite)]
 
 
 def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
-    """Return the finding of a check: DPO's tilt, the tilt of each BA-DPO arm, and each command to run next."""
+    """Return the finding of a check: DPO's tilt, the tilt of each BA-DPO arm, and the commands to run next."""
     sentences: list[tuple[str, str]] = []
     for arm, found in check.arms.items():
         run = suite.of(arm)[0]
@@ -284,7 +286,7 @@ def _bias_finding(suite: MeasuredRuns, check: BiasCheck) -> Finding:
 
 
 def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
-    """Return the sentence that states whether an arm removed the bias that DPO learned."""
+    """Return the sentence that says whether an arm removed the bias that DPO learned."""
     found, share = check.arms[arm], check.arms[arm].share
     reason = _reason(suite, check) if found.outcome == "nothing to remove" else None
     return _sentence(
@@ -304,7 +306,7 @@ def _verdict(suite: MeasuredRuns, check: BiasCheck, arm: str) -> str:
 
 
 def _percent_interval(share: Interval) -> str:
-    """Format a share's confidence interval without a percent sign at the lower end."""
+    """Format the confidence interval of a share, with a percent sign only at the upper end."""
     return interval_text(share.low, share.high, percent).replace("\u00a0%", "", 1)
 
 
@@ -331,7 +333,7 @@ def _n_comparisons(suite: MeasuredRuns, check: BiasCheck) -> int | None:
 
 
 def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
-    """Return the sentence that names the next command when DPO has no large excess tilt."""
+    """Return the sentence about the next step if DPO has no large excess tilt."""
     reason, kl = _reason(suite, check), suite.estimate(DPO, "kl")
     command = ""
     if reason == "no bias" and run.shown_table:
@@ -347,7 +349,7 @@ def _next_step(suite: MeasuredRuns, check: BiasCheck, run: Run) -> str:
 
 
 def _length_finding(suite: MeasuredRuns) -> list[Finding]:
-    """Describe how much the votes' bias lengthens the answers, and how much DPO's own drift lengthens them."""
+    """Describe how much the votes' bias changes the length of answers, and how much DPO's own drift does."""
     bias, drift = (
         suite.difference(DPO, PLACEBO, "tokens"),
         suite.difference(PLACEBO, REFERENCE, "tokens"),
@@ -357,7 +359,7 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
         return []
     lengths = (check.excess for check in check_bias(suite) if suite.is_length(check.name))
     if not any(excess and is_large(excess.interval) for excess in lengths):
-        bias = None  # the difference comes from the randomness of training and not from a bias
+        bias = None  # without a bias toward length, the difference is due to randomness in training
     number = partial(signed, places=1)
     return [
         Finding("Length of the answers", _sentence("length", bias=bias, drift=drift, number=number), [])
@@ -365,7 +367,7 @@ def _length_finding(suite: MeasuredRuns) -> list[Finding]:
 
 
 def _drift_finding(suite: MeasuredRuns) -> list[Finding]:
-    """Name the arms whose policies drifted far from the reference, and give the next command."""
+    """Name the arms whose policies drifted far from the reference, and the next command."""
     drifting = [suite.name_of(arm) for arm in suite.arms if suite.is_drifting(arm)]
     if not drifting:
         return []
@@ -375,7 +377,7 @@ def _drift_finding(suite: MeasuredRuns) -> list[Finding]:
 
 
 def tilt_table(suite: MeasuredRuns, check: BiasCheck) -> list[list[str]]:
-    """Return table rows with the tilt of each arm and the paired differences, each with its interval."""
+    """Return table rows with the tilts of the arms and their paired differences, each with its interval."""
     rows = [(suite.name_of(arm), found) for arm, found in check.tilts.items() if arm != REFERENCE]
     rows += [
         (f"{suite.name_of(arm)} minus {suite.name_of(other)}", found)

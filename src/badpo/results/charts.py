@@ -1,10 +1,10 @@
-"""Draw charts as inline SVG: rows of estimates with intervals.
+"""Draw estimates with intervals as inline SVG charts.
 
-Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no network. A
-chart is drawn only with SVG ``text`` and ``path`` elements. Colors come from the page's style sheet by class (``s0``,
-``s1``, ...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no
-information depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one
-infinite interval does not compress the other marks.
+Each function takes plain values and returns one ``<svg>`` element that needs no script, font file or network. A chart
+contains only SVG ``text`` and ``path`` elements. The page's style sheet sets the colors by class (``s0``, ``s1``, ...),
+so that charts adapt to light and dark pages. Every style also has its own shape and dash pattern, so that no
+information depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that an
+infinite interval does not squeeze all other marks together.
 """
 
 import math
@@ -27,7 +27,7 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table with column names and rows of text; the first cell in each row is the row's name."""
+    """A table with column names and rows of text; the first cell of each row is the name of the row."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -35,9 +35,9 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with subtitled panels, a table of the figure's numbers, and an optional legend.
+    """A figure with subtitled panels, a table of all plotted numbers, and an optional legend.
 
-    ``caption`` is added to the caption for ``title`` in `figures.jinja`.
+    ``caption`` is appended to the caption that `figures.jinja` has for ``title``.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Mark:
-    """An estimate in a row of a dot plot; ``n`` is its sample size, ``repeats`` are values per seed, drawn as ticks."""
+    """An estimate in a row of a dot plot; ``n`` is the sample size, and ``repeats`` are values by seed (ticks)."""
 
     value: float
     name: str
@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot. Each mark in the row has its own lane, and the row ends with a note."""
+    """A labelled row of a dot plot. Each mark has its own lane, and the row ends with a note."""
 
     label: str
     marks: tuple[Mark, ...]
@@ -71,7 +71,7 @@ class DotRow:
 
 @dataclass(frozen=True)
 class Level:
-    """A reference value of a chart, drawn as a dashed line with its name."""
+    """A reference value, drawn as a dashed line with a name."""
 
     value: float
     name: str
@@ -79,10 +79,10 @@ class Level:
 
 @dataclass(frozen=True)
 class DotPanel:
-    """A chart of estimates with intervals in labelled rows; ``label`` describes the chart for screen readers.
+    """A chart with labelled rows of estimates and intervals; ``label`` describes the chart to screen readers.
 
-    ``notes`` is the heading of the rows' notes; with a heading, the rows are dense and end with their notes. If
-    ``notes`` is empty, each lane ends with its value, formatted by ``number``.
+    ``notes`` is the heading above the notes of the rows. If it is given, the rows are dense and end with their notes;
+    otherwise, each lane ends with its value, formatted by ``number``.
     """
 
     title: str
@@ -100,13 +100,13 @@ class DotPanel:
         return [mark for row in self.rows for mark in row.marks]
 
     def extent(self) -> list[float]:
-        """Return all finite values that a panel's marks show."""
+        """Return all finite values that the marks of a panel show."""
         drawn = [value for m in self.marks for value in (m.value, m.low, m.high, *m.repeats)]
         return [value for value in drawn if value is not None and math.isfinite(value)]
 
 
 _LABEL = 13.0  # height of a label
-# height of a lane, gap between rows, and width of one letter of a label
+# height of a lane, gap between rows, and width of one letter in a label
 _ROOMY, _DENSE = (20, 10, 7.6), (5.6, 2.8, 7.6)
 
 
@@ -128,7 +128,7 @@ def dot_plot(panel: DotPanel) -> Markup:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
         base = y + height / 2 + 4
-        # the reference line's name is written between the first row's label and its first mark
+        # the name of the reference line is between the label and the first mark of the first row
         above = y + heading - (6 if lanes[1:] or not level else 27)
         x, below, anchor = (0.0, above, "start") if heading else (left - 10, base, "end")
         parts.append(_text(x, below, row.label, anchor, "label"))
@@ -158,7 +158,7 @@ class Picture:
 
 
 def picture(chart: Markup) -> Picture:
-    """Return a chart with a margin, inline styles, and literal colors for programs without CSS variables."""
+    """Return a chart with a margin, inline styles and literal colors for programs that do not support CSS variables."""
     page, rules = (page_templates().get_template(f"{name}.css").render() for name in ("page", "chart"))
     blocks = re.findall(r":root \{(.*?)\}", page, re.S)
     light, dark = (_colored(_PAPER + rules, block) for block in blocks)
@@ -180,7 +180,7 @@ def _colored(rules: str, variables: str) -> str:
 def dot_figure(
     title: str, panels: Sequence[DotPanel], caption: str = "", marks: str = ""
 ) -> Figure | None:
-    """Return a figure of dot plots with a table of all marks; None if no panel has rows."""
+    """Return a figure with a dot plot for each panel and a table of all marks; None if no panel has rows."""
     panels = [panel for panel in panels if panel.rows]
     if not panels:
         return None
@@ -222,12 +222,12 @@ class Axis:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> float:
-        """Return the position of a value; a value beyond the axis gets the position of the nearest end."""
+        """Return the position of a value; a value beyond the axis is placed at the nearest end."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def labels(self) -> list[str]:
-        """Return the number at each tick, with the decimal places that the tick step needs."""
+        """Return the labels of the ticks, with as many decimal places as the step between ticks needs."""
         step = self.ticks[1] - self.ticks[0]
         places = next(places for places in range(9) if abs(step - round(step, places)) < 1e-3 * step)
         return [decimal(tick, places) for tick in self.ticks]
@@ -297,7 +297,7 @@ def _path(css: str, outline: str) -> Markup:
 
 
 def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
-    """Draw an estimate's interval, repeats and mark; None and NaN are unknown values, infinity has no mark."""
+    """Draw the interval, the repeats and the mark of an estimate; omit an unknown interval and an infinite value."""
     style, number, drawn = f"s{mark.style}", panel.number, Markup("")
     radius, tick = (3.0, 2.0) if panel.notes else (5.0, 6.0)
     tip, low, high = f"{mark.name}: {number(mark.value)}", mark.low, mark.high
@@ -316,7 +316,7 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
-# Corners of each chart style's mark, at a radius of one; for a style with None, the mark is a circle.
+# Corners of the mark of each chart style, at radius one; None stands for a circle.
 _SQUARE, _UP = "-.9,-.9 .9,-.9 .9,.9 -.9,.9", "0,-1.2 1.15,.9 -1.15,.9"
 _PLUS = "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
 _CROSS = "-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0"
@@ -338,7 +338,7 @@ FIRST_CLASS_STYLE = 4
 
 
 def _shape(x: float, y: float, style: int, r: float) -> str:
-    """Return the SVG path of a chart style's shape around a point."""
+    """Return the SVG path for the mark of a chart style, centered at a point."""
     corners = _SHAPES[style]
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
@@ -349,5 +349,5 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
 
 
 def class_style(i: int) -> int:
-    """Return the chart style of the i-th item that has no style of its own, such as an annotator class."""
+    """Return a chart style for item i of a group without fixed styles, such as annotator classes."""
     return FIRST_CLASS_STYLE + i % (STYLES - FIRST_CLASS_STYLE)

@@ -1,4 +1,4 @@
-"""Format texts for people: names of arms and attributes, numbers, and shortened texts."""
+"""Format texts for readers: names of arms and attributes, numbers, and shortened texts."""
 
 import math
 import re
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 REFERENCE, DPO, PLACEBO = "reference", "dpo", "dpo_placebo"
 LONGEST, TERMINAL_WIDTH = 400, 100
 MINUS = "\u2212"
-# Templates that do not produce HTML: text for the terminal, Markdown, and sentences that a page escapes itself.
+# Templates that do not produce HTML: terminal output, Markdown, and sentences that the page templates escape.
 _PLAIN_TEXT = (".txt.jinja", ".md.jinja", "_sentences.jinja")
 DASH = "\u2013"
 _MOST_PLACES = 6
-_WIDEST = 10.0  # in log-odds, or odds of 22,000 to 1; a wider interval contains no information
+_WIDEST = 10.0  # in log-odds (odds of 22,000 to 1); a wider interval contains no information
 
 _ARMS = {
     REFERENCE: "reference",
@@ -45,7 +45,7 @@ _ARMS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of a report: a title, a text, and further sentences, each with a heading that may be empty."""
+    """A finding of a report: a title, a main text, and more sentences, each with a heading that may be empty."""
 
     title: str
     finding: str
@@ -58,26 +58,26 @@ def arm_label(arm: str) -> str:
 
 
 def arm_order(arm: str) -> tuple[int, str]:
-    """Return the sort key of an arm: the reference, DPO, the bias variants of a recipe, then other arms by name."""
+    """Return the sort key of an arm: first the reference, then DPO, BA-DPO variants, and other arms by name."""
     known = list(_ARMS)
     return known.index(arm) if arm in known else len(known), arm
 
 
 def built_in_of(config: Config) -> BuiltIn:
-    """Return the built-in attribute type that an attribute's JSON configuration names."""
+    """Return the built-in attribute type that the JSON configuration of an attribute names."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
 def attribute_label(attribute: str, config: Config) -> str:
     """Return the display name of an attribute.
 
-    If the attribute is read from names, its display name ends in "-coded", because a name does not define a person.
+    If an attribute is read from names, its display name ends in "-coded", because a name does not define a person.
     """
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
 def attribute_definition(config: Config) -> str:
-    """Describe an attribute's JSON configuration in words; for lists, print only the number of items."""
+    """Describe the JSON configuration of an attribute in words; for a list, give only the number of items."""
     if not config:
         return "not recorded"
     parts = [
@@ -92,7 +92,7 @@ def attribute_definition(config: Config) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Return a text from a file as one shortened line without control or direction characters."""
+    """Shorten a text from a file to one line, without control characters or text-direction characters."""
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(
         c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -101,14 +101,14 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text from data as a Markdown table cell, with markup and cell separators escaped."""
+    """Escape markup and cell separators in a text from the data, for use in a Markdown table cell."""
     clean = escape(shown(text, 80), quote=False)
     # an underscore inside a word is not markup in Markdown
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def cleaned(value: Any) -> Any:
-    """Apply `shown` to every text and every key in a JSON value read from a file."""
+    """Apply `shown` to all texts and keys in a JSON value that was read from a file."""
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -117,7 +117,7 @@ def cleaned(value: Any) -> Any:
 
 
 def decimal(value: float | None, places: int = 2) -> str:
-    """Format a number with a Unicode minus sign; None and NaN give a dash."""
+    """Format a number with a Unicode minus sign; return a dash for None or NaN."""
     if value is None or math.isnan(value):
         return DASH
     if math.isinf(value):
@@ -127,7 +127,7 @@ def decimal(value: float | None, places: int = 2) -> str:
 
 
 def decimal_places(values: Iterable[float | None], least: int = 2) -> int:
-    """Return the number of decimal places at which the largest value has two significant digits.
+    """Return the number of decimal places that shows the largest value with two significant digits.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def signed(value: float | None, places: int = 2) -> str:
 def interval_text(
     low: float | None, high: float | None, number: Callable[[float], str] = decimal
 ) -> str:
-    """Format an interval of numbers; an unknown end is left out, and two unknown ends give a dash."""
+    """Format an interval; omit an unknown end, and return a dash if both ends are unknown."""
     below, above = (None if end is None or math.isnan(end) else number(end) for end in (low, high))
     if below and above:
         return f"{below} to {above}"
@@ -157,7 +157,7 @@ def interval_text(
 
 
 def count_text(n: int | None) -> str:
-    """Format a count; None means a count that is too small to be shared."""
+    """Format a count; None stands for a count that is too small to be shared."""
     if n is None:
         return f"fewer than {FEWEST_ANNOTATORS}"
     if n == 10 and isinstance(n, Rounded):
@@ -166,7 +166,7 @@ def count_text(n: int | None) -> str:
 
 
 def part_text(n: int | None, of: int | None) -> str:
-    """Format a count that is part of a total; if both are rounded to the same number, write "many"."""
+    """Format a count that is part of a total; return "many" if both are rounded to the same number."""
     return "many" if n == of and isinstance(n, Rounded) else count_text(n)
 
 
@@ -181,14 +181,14 @@ def percent(share: float | None) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """Format a p value; None (no test) gives a dash."""
+    """Format a p-value; return a dash if there was no test (None)."""
     from badpo.estimation.significance import format_p_value  # imported here, because it imports scipy
 
     return DASH if value is None else format_p_value(value)
 
 
 def lean_text(found: LogOddsRow | None) -> str:
-    """Format log-odds with their interval; without an estimate, return a dash."""
+    """Format log-odds with their interval; return a dash if there is no estimate."""
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
@@ -202,7 +202,7 @@ def lean_text(found: LogOddsRow | None) -> str:
 
 @cache
 def page_templates() -> "jinja2.Environment":
-    """Return the page templates; values are escaped except in plain text, and a missing value is an error."""
+    """Return the page templates; values are escaped except in plain-text templates, and missing values are errors."""
     import jinja2  # imported here, because --help of the paper's commands imports this module
 
     environment = jinja2.Environment(
@@ -230,7 +230,7 @@ def page_templates() -> "jinja2.Environment":
 
 
 def page(template: str, /, **values: Any) -> str:
-    """Render a page as HTML text from its template name and values."""
+    """Render the named page template with the values as HTML text."""
     return page_templates().get_template(f"{template}.html.jinja").render(**values)
 
 
@@ -255,6 +255,6 @@ def with_code(text: str) -> "Markup":
 
 
 def kept_together(text: str) -> str:
-    """Insert no-break spaces into percentages, ± signs and p values."""
+    """Insert no-break spaces into percentages and p-values, and after ± signs."""
     text = text.replace(" %", "\u00a0%").replace("\u00b1 ", "\u00b1\u00a0")
     return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text)

@@ -1,7 +1,7 @@
-"""Write the model card of a trained run, with its declared attributes, anchor, measurements and limits.
+"""Write the model card of a trained run: declared attributes, anchor, measurements and limits.
 
-The card contains aggregates only. The model card names no annotator and prints no mean over fewer than five annotators,
-because a mean over very few annotators reveals their individual biases.
+The model card contains only aggregates. It names no annotator and contains no mean over fewer than five annotators,
+because such a mean would reveal individual biases.
 """
 
 import math
@@ -22,7 +22,7 @@ from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.run_findings import anchor_of_run, gold_sentence
 from badpo.theory.summaries import Interval, log_odds_distance
 
-# Pattern of a Hub id, pattern of file names (which are not Hub ids), and recipe keys that the model card shows.
+# Pattern of a Hub id, pattern of file names (which are not Hub ids), and keys of a recipe that the model card shows.
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -44,7 +44,7 @@ def model_card(run_folder: Path) -> str:
         raise ConfigError(f'"{run_folder}" is not a run folder; name the folder of a finished run')
     run, beside = read_run(run_folder), run_folder.resolve().with_name(formatting.REFERENCE)
     reference = read_run(beside) if (beside / "readouts.json").exists() else None
-    # no HTML escaping, because the template escapes texts as Markdown
+    # HTML is not escaped, because the template escapes texts as Markdown
     template = formatting.page_templates().get_template("model_card.md.jinja")
     return template.render(
         header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
@@ -64,10 +64,10 @@ def model_card(run_folder: Path) -> str:
 
 @dataclass(frozen=True)
 class CardRow:
-    """Row for a declared attribute in the model card's table; unmeasured values are NaN, and a missing gap is None.
+    """Table row for a declared attribute; values that were not measured are NaN, and a missing gap is None.
 
-    ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference of the rates of model and
-    reference in log-odds.
+    ``mean_theta`` is the mean bias of the annotators as text. ``distance`` is the difference between the model's rate
+    and the reference's rate, in log-odds.
     """
 
     label: str
@@ -89,7 +89,7 @@ class CardRow:
 
 
 def _header(run: Run) -> dict[str, str | list[str]]:
-    """Return the model card's YAML header for the Hub, without the paths of local files and folders."""
+    """Return the model card's YAML header for the Hub, without local paths."""
     is_adapter = (run.folder / "model" / "adapter_config.json").exists()
     header: dict[str, str | list[str]] = {
         "library_name": "peft" if is_adapter else "transformers",
@@ -118,7 +118,7 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Config) -
 
 
 def _mean_theta(run: Run, name: str) -> str:
-    """Format the mean theta of all annotators except gold annotators, unless it would be about too few people."""
+    """Format the mean theta of all annotators except gold annotators, unless too few people determine the mean."""
     theta = run.theta()
     if theta is None or not run.bias.parts:
         return "not learned"
@@ -132,7 +132,7 @@ def _mean_theta(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> dict[str, JsonValue]:
-    """Return the recipe settings that the model card shows, by name."""
+    """Return the settings of the recipe that the model card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {
         **run.config,

@@ -1,6 +1,6 @@
-"""Write findings about trained runs as sentences: attribute rates and lengths of each arm's answers, and anchors.
+"""Write findings about trained runs as sentences: anchors, attribute rates, and the length of each arm's answers.
 
-`run_sentences.jinja` has the sentences; this module decides which of them apply.
+The sentences are in `run_sentences.jinja`. This module decides which of the sentences apply.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _sentence = partial(sentence, "run_sentences.jinja")
 
 
 def anchor_of_run(run: Run) -> Anchor:
-    """Return the anchor of a run; the anchor fixes the shared bias, which votes do not identify."""
+    """Return the anchor of a run. Anchors fix the shared bias, which votes do not identify."""
     if not run.bias.parts:
         return "none"
     if run.bias.gold_annotators:
@@ -37,7 +37,7 @@ def anchor_of_run(run: Run) -> Anchor:
 
 
 def gold_sentence(run: Run) -> str:
-    """Describe the anchor of a run with gold annotators, without names and with counts rounded to the nearest ten."""
+    """Describe the anchor of a run with gold annotators without naming them; counts are rounded to the nearest ten."""
     votes = ", ".join(
         f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}"
         for name, n in run.bias.extra.gold_votes.items()
@@ -73,8 +73,8 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
 class Quantity:
     """A quantity that DPO may change: the rate of an attribute, or an amount such as the length of answers.
 
-    ``symbol`` is the notation of the quantity and ``noun`` its name in a sentence. ``place`` is its path in the
-    readouts. ``places`` is its number of decimal places, which shows the differences between the arms.
+    ``symbol`` is the notation of the quantity, ``noun`` is its name in a sentence, and ``place`` is its path in the
+    readouts. ``places`` is the number of decimal places needed to show the differences between the arms.
     """
 
     attribute: str
@@ -89,12 +89,12 @@ class Quantity:
         return decimal(value, self.places)
 
     def difference(self, value: float | None) -> str:
-        """Format a difference between two values; differences between rates are in log-odds."""
+        """Format a difference between two values of this quantity; differences between rates are in log-odds."""
         return signed(value, self.places)
 
 
 def quantities(suite: MeasuredRuns) -> list[Quantity]:
-    """Return the measured attribute rates and, if a length attribute is declared, the mean number of tokens."""
+    """Return all measured quantities: attribute rates and, if a length is declared, the mean number of tokens."""
     configs, labels, found = suite.configs, suite.labels, []
     for name, label in labels.items():
         is_rate = not is_continuous(configs[name])
@@ -109,7 +109,7 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
 def _quantity(
     suite: MeasuredRuns, name: str, symbol: str, noun: str, place: tuple[str, ...], is_rate: bool
 ) -> Quantity:
-    """Return a quantity with enough decimal places to show how far the farthest arm is from the first arm."""
+    """Return a quantity with enough decimal places to show how far each arm is from the first arm."""
     known = [found.value for arm in suite.arms if (found := suite.estimate(arm, *place))]
     distances = [value - known[0] for value in known]
     return Quantity(
@@ -118,10 +118,10 @@ def _quantity(
 
 
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return a finding with DPO's shift and the share that each arm removed, for each measured quantity.
+    """Return a finding for each measured quantity, with DPO's shift and the share of it that each arm removed.
 
-    If the tilt of a placebo was measured, or if DPO or the reference was not measured, the finding only lists the
-    values. If a placebo run is on the page, other findings compare the arms with this placebo instead of the reference.
+    If the tilt of a placebo was measured, the finding only lists the values, because other findings compare the arms
+    with the placebo. The finding also only lists the values if DPO or the reference was not measured.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
     return [
@@ -155,7 +155,7 @@ def _shift_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
     )
     arms = [arm for arm in found if arm not in (REFERENCE, DPO)]
     if has_gap and shifted and not shifted.excludes(0.0):
-        arms.insert(0, DPO)  # the held-out gaps replace the share removed
+        arms.insert(0, DPO)  # without a share removed, the held-out gaps are compared
     sentences = [
         _sentence(
             "arm",

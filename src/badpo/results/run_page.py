@@ -57,11 +57,11 @@ _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
 def write_report(sources: MeasuredRuns | Path | Sequence[Path], page: Path, texts: bool = True) -> Path:
-    """Write an HTML page about the runs in folders and return the path of the page.
+    """Write an HTML page about the runs in the given folders, and return the path of the page.
 
-    The page needs no network and no script, supports light and dark mode, and can be printed. It names no annotator.
-    With ``texts`` it shows prompts and answers. The function raises `ConfigError` if it finds no measured run or
-    cannot read a file of a run.
+    The page needs neither a network nor a script, supports light and dark mode, and can be printed. It names no
+    annotator. If ``texts`` is true, the page shows prompts and answers. The function raises `ConfigError` if it finds
+    no measured run or cannot read a file of a run.
     """
     suite = sources if isinstance(sources, MeasuredRuns) else read_suite(sources)
     write_atomically(page, report_html(suite, texts).encode())
@@ -99,7 +99,7 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
 
 
 def page_notices(suite: MeasuredRuns) -> list[str]:
-    """Return sentences about missing held-out votes, a missing reference or a missing DPO policy, with commands."""
+    """Return a sentence about each missing item (held-out votes, reference, DPO policy) and what to do about it."""
     sentences = []
     run = next((run for run in suite.runs if run.arm != REFERENCE), None)
     if run and run.config.get("held_out_name", "") == run.config.get("dataset_name"):
@@ -118,14 +118,15 @@ def page_notices(suite: MeasuredRuns) -> list[str]:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 PAPERS_SHARE = "removed (paper)"
-# A table cell: a value and its 95 % confidence interval as texts; a text is empty if it does not apply or is not known.
+# A table cell: the texts of a value and of its 95 % confidence interval; a text is empty if it is unknown or
+# irrelevant.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
-Columns = list[tuple[str, tuple[str, ...]]]  # name of each group and names of its columns
+Columns = list[tuple[str, tuple[str, ...]]]  # name of each group of columns, and names of its columns
 
 
 def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
-    """Return the table's column groups and every arm's cells; a dash marks a value that was not measured."""
+    """Return the column groups of the table and the cells of every arm; a dash means that a value was not measured."""
     found = quantities(suite)
     rate = ("rate", "distance in log-odds", PAPERS_SHARE)
     mean = ("mean", "distance", PAPERS_SHARE)
@@ -176,7 +177,7 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """Return the page's provenance, such as the runs' seeds, data and package versions, as names and values."""
+    """Return facts about the origin of the runs (such as seeds, data and package versions) as names and values."""
     unknown, runs = RunEnvironment(), suite.runs
     made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
@@ -194,7 +195,7 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
 
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
-    """Return all figures for which the runs have data, in the order of the page."""
+    """Return all figures for which the runs have data, in the order in which they are on the page."""
     drawn = [_tilt_figure(suite), *(_quantity_figure(suite, is_rate) for is_rate in (True, False))]
     for draw in (theta_figure, _gap_figure, _votes_figure):
         drawn.append(draw(suite))
@@ -234,7 +235,7 @@ def _arm_row(suite: MeasuredRuns, arm: str, found: Estimate, n: str) -> DotRow:
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
-    """Return a chart panel's reference line: the mean of a metric over arms."""
+    """Return the reference line of a chart panel: the mean of a metric over arms."""
     each = (suite.estimate(arm, *place) for arm in arms or suite.arms)
     known = [found.value for found in each if found]
     return Level(float(np.mean(known)), name) if known else None
@@ -306,7 +307,7 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
         what = title, "cross minus same", Level(0.0, "no gap"), ("heldout", name)
         panels.append(_arm_panel(suite, *what, number=_signed_three))
     if sum(len(panel.rows) > 0 for panel in panels[:-1]) == 1:
-        panels.pop()  # with one attribute, both panels are equal
+        panels.pop()  # with only one attribute, the panel for any attribute would be the same
     return dot_figure("Held-out gap", _on_one_axis(panels), _interval_note(suite))
 
 
