@@ -43,7 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class BiasSummary(TypedDict):
-    """Return type of `BiasTerm.summary`. The inner keys are names of attributes, classes or annotators."""
+    """Return type of `BiasTerm.summary`. The inner keys of each dict are names of attributes, classes or annotators."""
 
     parameters: dict[str, dict[str, float] | dict[str, dict[str, float]]]
     theta: dict[str, dict[str, float]]
@@ -119,7 +119,7 @@ class BiasTerm(torch.nn.Module):
         self.annotators = _require_distinct(annotators, "annotator")
         if not self.annotators:
             raise ConfigError(
-                "a bias term needs at least one annotator; if the votes name no annotators, use one for all votes"
+                "a bias term needs at least one annotator; if none is known, use one annotator for all votes"
             )
         if unknown := next((part for part in parts if part not in PARTS), None):
             hint = did_you_mean(unknown, PARTS)
@@ -197,10 +197,10 @@ class BiasTerm(torch.nn.Module):
     def start_at(self, theta: Tensor) -> None:
         """Set the parts so that theta equals a given array of shape (n_annotators, n_attributes).
 
-        The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each step
-        subtracts the parameters that are already set from ``theta`` and averages the rest over the annotators whose
-        theta is learned. A bias term without deviations may only approximate ``theta``. Rows of annotators whose mask
-        is 0 are ignored.
+        The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each parameter
+        is the average, over the annotators whose theta is learned, of ``theta`` minus the parameters that are already
+        set. A bias term without deviations may only approximate ``theta``. The method ignores the rows of annotators
+        whose mask is 0.
 
         Examples
         --------
@@ -248,8 +248,8 @@ class BiasTerm(torch.nn.Module):
 
         The split of theta into ``parameters`` depends on the path that training took. The anchor determines
         ``theta_mean``, which the votes do not identify. In a connected pool, the votes identify ``centred_deviations``.
-        Unlike these, the parameter ``deviation`` need not have a mean of zero. Estimates of individual annotators are
-        personal data.
+        The parameter ``deviation`` itself need not have a mean of zero. Estimates of individual annotators are personal
+        data.
 
         Examples
         --------
@@ -281,7 +281,7 @@ class BiasTerm(torch.nn.Module):
         }
 
     def save(self, folder: str | os.PathLike[str], extra: Json | None = None) -> None:
-        """Write ``bias.safetensors`` first, then ``bias.json`` with its checksum, the row names and ``extra``."""
+        """Write ``bias.safetensors``, and then ``bias.json``, which holds a checksum, the row names and ``extra``."""
         folder = Path(folder)
         state = self.state_dict().items()
         content = tensors_to_bytes({name: tensor.cpu().contiguous() for name, tensor in state})

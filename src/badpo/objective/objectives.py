@@ -1,4 +1,4 @@
-r"""Objectives, which weight the judgments of an optimizer step and return the normaliser of these weights.
+r"""Objectives: classes that weight the judgments of an optimizer step and return the normaliser of the weights.
 
 An objective is called once per optimizer step, before the forward passes, with all judgments of the step:
 
@@ -111,10 +111,10 @@ class VoteWeights:
         return judgment_loss(margins, bias_logits, sign)
 
     def learn(self, votes: JudgedVotes) -> None:
-        """Update the state after a step; every process passes the same votes, which are those of the whole step."""
+        """Update the state after a step, based on the votes of the whole step; all processes pass the same votes."""
 
     def metrics(self) -> Metrics:
-        """Return metrics on the objective's state for the log."""
+        """Return metrics for the log that describe the state of the objective."""
         return {}
 
     def state_dict(self) -> Tensors:
@@ -209,11 +209,11 @@ class GroupWeights(VoteWeights):
 
 
 class SampledTokens(VoteWeights):
-    """SamPO: of the longer response, only a random sample of tokens counts, as many as the shorter response has.
+    """SamPO: only a random sample of the longer response's tokens counts, as many as the shorter response has.
 
     Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
-    and the comparison. Micro-batches and the number of processes therefore do not change the sample, and a resumed run
-    draws the same one.
+    and the comparison. The sample therefore does not depend on the micro-batches or on the number of processes, and a
+    resumed run draws the same sample.
 
     References
     ----------
@@ -403,7 +403,7 @@ def votes_of(judgments: Judgments) -> Step:
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Return each annotator's group number from 0; a group is a class, or for "annotator" a single annotator."""
+    """Return the number of each annotator's group; if ``groups`` is "annotator", every annotator is a group."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":

@@ -1,4 +1,4 @@
-"""Names of the objectives that a recipe or TRL's keys can select and to which a user's file can add.
+"""Names of the objectives that recipes and TRL's keys can select; a user's file can add more.
 
 This module does not load torch, so a recipe with an unknown objective is rejected immediately.
 """
@@ -30,7 +30,7 @@ def _objectives() -> ModuleType:
 
 
 # Map each objective's name to a function that creates the objective.
-# Each function takes the training judgments, the run's seed and beta, and the objective's settings from the recipe.
+# The arguments of such a function are the training judgments, the run's seed and beta, and the objective's settings.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
@@ -81,7 +81,7 @@ def require_known(name: str, further: Sequence[str] = ()) -> None:
 def add_objectives(path: str | Path) -> None:
     """Add the objectives that a user's Python file defines in an ``OBJECTIVES`` dictionary like the one in this module.
 
-    Only a command-line option or a function call can name this Python file. A recipe or a run folder cannot.
+    Only a command-line option or a function call can name a file of objectives. A recipe or a run folder cannot.
     """
     try:
         added = runpy.run_path(str(path))["OBJECTIVES"]

@@ -1,7 +1,7 @@
 """Rules that move theta during training: the anchored fit, which is the default, and the paper's Adam rule.
 
-The trainer calls the rule once after every optimizer step, with the votes of the whole step and the policy's margins
-for these votes. During training, nothing except this rule changes the learned parts of a `BiasTerm`.
+The trainer calls the selected rule once after every optimizer step, with the votes of the whole step and the policy's
+margins for these votes. During training, only the selected rule changes the learned parts of a `BiasTerm`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class AnchoredFit:
     def _estimate_growth(self, votes: JudgedVotes) -> Tensor:
         q = self.start.shape[1]
         deviation = (self.start - self.start[self._free].mean(dim=0)) * self._free[:, None]
-        # index -1 selects the last row, the zero deviation of an unknown annotator
+        # index -1 selects the last row, which is the zero deviation of an unknown annotator
         deviation = torch.cat([deviation, torch.zeros(1, q, dtype=torch.float64)])
         deviation_logits = (deviation[votes.annotator] * votes.delta).sum(dim=1)
         quality = votes.margin

@@ -180,7 +180,7 @@ def write_readouts(folder: Path, readouts: Metrics) -> None:
 def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
-    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. If
+    The returned theta is 0 for attributes that the run did not declare, and for runs whose theta is not in log-odds. If
     ``judgments`` lacks an attribute of the run, such as the length in a length penalty, the result has no column for
     it.
     """
@@ -202,7 +202,7 @@ def evaluate_run(
     The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
     comparisons that exceed ``max_length`` are excluded and counted. Unless the run was made on another machine, the
     function also measures the reference and writes the results to a folder next to the run. ``reported`` contains
-    warnings about other runs. The function does not repeat these warnings, and adds its own to them.
+    warnings about other runs; the function does not repeat them, and adds its own.
 
     `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
     reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
@@ -254,7 +254,7 @@ def _measure_answers(found: PolicyReading) -> Metrics:
     """Return the attribute rates in a policy's answers and, unless the policy is the reference, the means of theta.
 
     An attribute of a pair of responses, such as the length ratio, has no value for a single answer. The token count of
-    the answers is measured instead.
+    the answers takes the place of such an attribute.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:

@@ -128,9 +128,9 @@ class Plan:
 def plan_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Plan:
     """Plan a run: read its data, count its votes and steps, and test the forward pass of its model.
 
-    The function trains nothing and writes no file. If a run is finished, unfinished or changed, it raises the same
-    `ConfigError` as `train_run`. If the recipe requires a supervised reference that does not exist yet, the tests use
-    the initial model of the supervised stage.
+    The function trains nothing and writes no file. If a run is finished, unfinished or changed, the function raises the
+    same `ConfigError` as `train_run`. If the recipe requires a supervised reference that does not exist yet, the tests
+    use the initial model of the supervised stage.
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = settle_variant(recipe, train, held_out)
@@ -186,10 +186,10 @@ def train_run(
     A run's folder ``model`` appears only when the model is complete. The file ``run.json``, which contains the
     checksums of all files, appears last. After SIGTERM, the trainer finishes the current step and writes a checkpoint.
     The message of the `KeyboardInterrupt` states which files are kept and how to continue. With ``resume``, a run
-    continues from its newest complete checkpoint. It may differ from the checkpoint only in what ``allow_changed``
-    names, which is "code" or nothing. Finished baselines are reused. `ConfigError` means that there is nothing to train
-    or to resume, that another process uses a folder, or that settings have changed. `DataError` means that the table
-    cannot be used.
+    continues from its newest complete checkpoint. The resumed run may differ from this checkpoint only in what
+    ``allow_changed`` names, which is "code" or nothing. Finished baselines are reused. `ConfigError` means that there
+    is nothing to train or to resume, that another process uses a folder, or that settings have changed. `DataError`
+    means that the table cannot be used.
     """
     recipes, folder = _map_recipes(recipe), run_folder(recipe)
     try:
@@ -243,7 +243,7 @@ def _state_of_file(name: str) -> tuple[int, int] | None:
 
 
 def _require_nobody_removed(recipe: Recipe, train: Judgments, folder: Path) -> None:
-    """Raise `ConfigError` if annotators of the run are no longer in the table, for example after `badpo forget`.
+    """Raise `ConfigError` if the table has lost annotators of the run, for example through `badpo forget`.
 
     `badpo forget` cannot find a run that has not yet written any file.
     """
@@ -293,7 +293,7 @@ def _find_checkpoints(folder: Path) -> Iterator[Path]:
 def _find_unfinished(
     folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
 ) -> dict[Path, bool]:
-    """Return the folders of all unfinished runs, mapped to whether the run can continue from a checkpoint."""
+    """Return the folder of each unfinished run, mapped to whether the run can continue from a checkpoint."""
     if allow_changed and not resume:
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
@@ -346,7 +346,7 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
 
 
 def check_held_out_size(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
-    """Return a warning if too few prompts are held out, so that the evaluation's confidence intervals are wide."""
+    """Return a warning if so few prompts are held out that the evaluation's confidence intervals are wide."""
     n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
     share = recipe.data.held_out
     if n >= FEW_HELD_OUT or not share or recipe.data.held_out_name:
@@ -437,8 +437,8 @@ def keep_run(
 ) -> BiasTerm:
     """Train a run, unless ``folder`` already contains the finished run, and return its bias term.
 
-    An unfinished run continues from its newest complete checkpoint. The recipe must name the folder of the reference as
-    the model. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
+    An unfinished run continues from its newest complete checkpoint. The model in the recipe must be the folder of the
+    reference. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
     with other data or settings.
     """
     facts = run_facts(recipe, prepared)

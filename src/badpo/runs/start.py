@@ -147,7 +147,7 @@ def _fine_tune(
     facts: Facts,
     callbacks: Sequence[TrainerCallback],
 ) -> PreTrainedModel:
-    """Fine-tune a model on pairs of a prompt and a response, and save the fine-tuned model in a folder."""
+    """Fine-tune a model on prompt-response pairs, and save the fine-tuned model in a folder."""
     peft_config = recipe.model.peft_config()
     set_seed(0)  # a new adapter starts at random values
     policy = inputs.add_adapter(model, peft_config)

@@ -2,9 +2,9 @@
 
 A pack (`badpo.training.packing`) is one row of tokens that contains several sequences without padding. Apart from
 attention, all layers of a model process each token separately and need no change. badpo registers an attention function
-in transformers under the name `TREE_ATTENTION`. This function reads a `TreePlan` from a keyword argument of the model's
-forward method. Without a `TreePlan`, the attention function computes ordinary attention with the padding mask, so that
-generation during training stays exact.
+in transformers under the name `TREE_ATTENTION`. The attention function reads a `TreePlan` from a keyword argument of
+the model's forward method. Without a `TreePlan`, the attention function computes ordinary attention with the padding
+mask, so that generation during training stays exact.
 
 The plan is a keyword argument rather than a context, because gradient checkpointing runs the layers again in the
 backward pass. For the same reason, the context `tree_attention` must enclose the backward pass.
@@ -282,7 +282,7 @@ def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> 
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """Context manager that makes ``model`` use tree attention.
 
-    The context must enclose all of training or scoring, including every backward pass. Inside the context, forward
+    The context must enclose the entire training or scoring, including every backward pass. Inside the context, forward
     passes without a packed row, such as those of generation, use ``sdpa`` attention. A model that is saved inside the
     context does not mention tree attention in its configuration.
     """
@@ -396,8 +396,8 @@ def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
         if longest > original:
             raise ConfigError(
                 f'if one sequence in a batch is longer than {original} tokens, the rotary positions ("{kind}") of this '
-                f"model change for the whole batch. The longest prompt and response have {longest} tokens, so the "
-                "log-probabilities of a sequence would depend on the other sequences in its batch; set "
+                f"model change for the whole batch. The longest prompt with its response has {longest} tokens, so "
+                "a sequence's log-probabilities would depend on the other sequences in its batch; set "
                 f"max_length: {original}"
             )
 

@@ -74,7 +74,7 @@ def plan_steps(
 def split_step(
     votes: np.ndarray, comparison: np.ndarray, n_fed: np.ndarray, n_parts: int
 ) -> list[np.ndarray]:
-    """Divide the judgments of a step into ``n_parts`` micro-batches of about the same number of tokens.
+    """Divide the judgments of a step into ``n_parts`` micro-batches with about the same number of tokens each.
 
     Judgments on the same comparison are in the same micro-batch. If a step has fewer comparisons than micro-batches,
     the last micro-batches are empty.
@@ -88,7 +88,7 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Data set of judgments. Each item contains the token ids of one judgment under TRL's column names."""
+    """Data set in which each item contains the token ids of one judgment under TRL's column names."""
 
     judgments: Judgments
     encoded: EncodedComparisons
@@ -147,10 +147,11 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Build the tensors of a micro-batch, which contain each comparison once and all votes on it.
+    """Build the tensors of a micro-batch, in which each comparison appears once, with all votes on it.
 
     All processes must have the same number of micro-batches. A micro-batch without judgments therefore contains the
-    first comparison of the data but no vote. Its loss is zero but still depends on every parameter.
+    first comparison of the data but no vote. The loss of such a micro-batch is zero but still depends on every
+    parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):

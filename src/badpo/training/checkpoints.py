@@ -1,4 +1,4 @@
-"""Files of a training run: checkpoints, the properties that a resumed run must share, the step log and the versions."""
+"""Files of a training run: checkpoints, properties that a resumed run must share, step log and package versions."""
 
 # mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
@@ -159,7 +159,7 @@ def _flush_tree(folder: Path) -> None:
 def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
     """Write the manifest ``run.json`` of a finished run, with checksums of the run files and the model files.
 
-    The manifest does not include the model card, because every evaluation rewrites it.
+    The manifest does not include the model card, because every evaluation rewrites this card.
     """
     names = (*RUN_FILES, VOTES_FILE, HELD_OUT_FILE)
     paths = [*map(folder.joinpath, names), *(folder / "model").rglob("*")]
@@ -257,7 +257,7 @@ def remove_incomplete(folder: Path) -> None:
 
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the only fact that the user can allow to change
-# A resumed run may increase these training arguments, as in TRL's trainer.
+# Training arguments that a resumed run may increase, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
 # Training arguments that must be equal in a checkpoint and in the run that resumes from it.
 # `collect_facts` records effects of other arguments, such as the precision, as separate facts.
@@ -269,7 +269,7 @@ _ARGUMENTS = """
 
 
 def collect_facts(run: Trainer) -> Facts:
-    """Collect the properties that a resumed run must share with its checkpoint, under names for error messages."""
+    """Collect the properties that a resumed run must share with its checkpoint, named as in error messages."""
     args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
     configuration = read_configuration(run.model)
     annotators = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
@@ -367,7 +367,7 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
         )
     if run.accelerator.is_main_process:
         remove_incomplete(folder)
-        # checkpoints after the resumed step are either damaged or will be written again
+        # checkpoints after the resumed step are damaged or will be written again
         for path in list_checkpoints(folder):
             if resumed is not None and _step(path) > _step(resumed):
                 logger.warning("%s is deleted; the run will write it again", path.name)
@@ -415,8 +415,8 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
     elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes depend on the pseudonym key, and this machine has another key. Copy "
-            f"the pseudonym key from the machine that started the run; it is in the variable {KEY_VARIABLE}, or in "
-            "pseudonym.key in the configuration folder"
+            f"the pseudonym key from the machine that started the run; the key is in the variable {KEY_VARIABLE} or "
+            "in pseudonym.key in the configuration folder"
         )
     raise ConfigError(
         f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
@@ -436,11 +436,11 @@ def save_privately(tensors: Tensors, path: Path) -> None:
 
 
 def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
-    """Restore theta from ``saved``, and restore its update rule and ``first_margin`` from the checkpoint."""
+    """Restore theta from the bias term ``saved``, and its update rule and ``first_margin`` from the checkpoint."""
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
-    # a checkpoint always follows the first step, so it contains this difference
+    # every checkpoint is written after the first step, so it contains the difference at that step
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 

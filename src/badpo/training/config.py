@@ -41,7 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # Default learning rate of Adam for theta, as in the BA-DPO paper.
 BIAS_LEARNING_RATE = 1e-2
 
-# If beta exceeds this limit, the loss saturates: training gives meaningless results, but no error.
+# If beta exceeds LARGEST_BETA, the loss saturates, and training gives meaningless results without an error.
 LARGEST_BETA = 100
 PAPER_MAX_PROMPT_LENGTH = 384
 RANGES: dict[str, tuple[float, float]] = {
@@ -62,8 +62,8 @@ _TYPE_NAMES = {
     dict: "a dict",
 }
 
-# Trainer arguments that `BADPOConfig` sets to these values, whatever the user requests.
-# Their fields keep the defaults of transformers, because command-line parsers turn fields into flags.
+# Trainer arguments whose values `BADPOConfig` fixes, whatever the user requests.
+# The fields of these arguments keep transformers' defaults, because command-line parsers turn fields into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -101,8 +101,8 @@ def lacks_float64() -> bool:
 def computes_in_bf16(use_cpu: bool) -> bool:
     """Whether training uses bf16 autocast by default: only on a GPU that supports bf16.
 
-    Trained weights keep the precision in which they were loaded. A run calls this function for both the supervised
-    stage and the preference stage.
+    Trained weights keep the precision in which they were loaded. Both the supervised stage and the preference stage of
+    a run use this default.
     """
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
@@ -111,8 +111,8 @@ def computes_in_bf16(use_cpu: bool) -> bool:
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: those of `transformers.TrainingArguments` and the fields below.
 
-    The names and defaults are those of TRL's ``DPOConfig``. The batch size counts judgments: an optimizer step has
-    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
+    The arguments have the same names and defaults as in TRL's ``DPOConfig``. The batch size counts judgments: an
+    optimizer step has ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
     ``batching="comparisons"``, the batch size counts comparisons instead of judgments.
 
     Parameters
@@ -387,7 +387,7 @@ class BADPOConfig(TrainingArguments):
                     yield reason
 
     def _choose_checkpointing(self) -> None:
-        # The new names avoid a deprecation warning, but older versions of transformers have only the old names.
+        # The new argument names avoid a deprecation warning, but older transformers versions have only the old names.
         for old, new in RENAMED.items():
             name = new if hasattr(self, new) else old
             value = getattr(self, name)

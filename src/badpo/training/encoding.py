@@ -158,12 +158,12 @@ class EncodedComparisons:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Token counts of all prompts with their responses a and b, as an array of shape (n_comparisons, 2)."""
+        """Token counts of each prompt with response a and with response b, as an array of shape (n_comparisons, 2)."""
         return np.array([len(p) + len(r) for p, r in self.pairs], dtype=np.int64).reshape(-1, 2)
 
     @property
     def longest(self) -> int:
-        """Largest token count of a prompt with one of its responses."""
+        """Largest token count of a prompt together with a response."""
         return int(self.lengths.max(initial=0))
 
     @property
@@ -259,7 +259,7 @@ def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
 
 
 def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenIds]:
-    """Token ids as in TRL: prompt and response are tokenized as one text; the prompt is the ids' common prefix."""
+    """Token ids as in TRL: prompts are tokenized alone and with each response; the common prefix is the prompt."""
     prompts, end = list(frame["prompt"]), tokenizer.eos_token
     is_plain = isinstance(prompts[0], str)
     texts = [prompts]
@@ -310,8 +310,8 @@ def report_lengths(
 ) -> list[Problem]:
     """Report how many comparisons the length limit excludes, and how many responses and attributes it changes.
 
-    A truncated response loses attributes at its end, such as a signature. Votes on the response would then train the
-    policy on an attribute that the truncated response no longer contains.
+    A truncated response loses attributes at its end, such as a signature. Votes on such a response would train the
+    policy on an attribute that the truncated text no longer contains.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits

@@ -87,7 +87,7 @@ def log_findings(known: list[Problem], findings: Iterable[Problem]) -> None:
 def load_model(
     model: str | PreTrainedModel, args: BADPOConfig, argument: str = "model"
 ) -> PreTrainedModel:
-    """Return ``model`` with the scoring branch; a model name is loaded with ``args.model_init_kwargs``.
+    """Return a model with the scoring branch; if ``model`` is a name, load it with ``args.model_init_kwargs``.
 
     The default ``dtype`` is float32, because bfloat16 weights would lose the small updates of preference training.
     """
@@ -112,8 +112,9 @@ def load_model(
         )
     if getattr(model, "is_quantized", False):
         raise ConfigError(
-            f"{argument} is quantized, but this trainer requires weights without quantization. Load the model without "
-            "a quantization_config, in bfloat16 and with a peft_config. For QLoRA, use badpo.trl.BiasAdjustedDPOTrainer"
+            f"{argument} is quantized, but this trainer requires weights without quantization. Load the model in "
+            "bfloat16 without a quantization_config, and pass a peft_config. For QLoRA, use "
+            "badpo.trl.BiasAdjustedDPOTrainer"
         )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
@@ -175,8 +176,8 @@ def require_own_optimizer(
     pairs = zip(optimizers, kinds, strict=True) if is_pair else ()
     if not is_pair or not all(value is None or isinstance(value, kind) for value, kind in pairs):
         raise ConfigError(
-            "optimizers must contain an optimizer from torch.optim and a scheduler from torch.optim.lr_scheduler. None "
-            "selects the default, for example optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
+            "optimizers must contain an optimizer from torch.optim and a scheduler from torch.optim.lr_scheduler. For "
+            "a default, write None, as in optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
         )
     optimizer, schedule = optimizers
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
@@ -216,13 +217,13 @@ def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTr
             "adapter, so that the saved adapter would not match the base model; use pissa, which is deterministic"
         )
     with warnings.catch_warnings():
-        # peft reads the attribute under its old name
+        # peft still reads the old name of the attribute for gradient checkpointing
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return get_peft_model(model, peft_config)
 
 
 def checkpoint_activations(model: PreTrainedModel, options: Mapping[str, object] | None) -> None:
-    """Turn on gradient checkpointing; newer versions of transformers have another name for this method."""
+    """Turn on gradient checkpointing with the method name of the installed version of transformers."""
     newest = f"{RENAMED['gradient_checkpointing']}_enable"
     enable = getattr(model, newest) if hasattr(model, newest) else model.gradient_checkpointing_enable
     enable(options)
@@ -289,8 +290,8 @@ def build_bias(
 
     With ``warm_start`` "audit", every theta starts at the estimate of
     `badpo.auditing.pool_bias.estimate_shared_biases`. With ``warm_start`` "offline", theta starts at the log-odds that
-    a vote is for the response with the attribute. ``gold_named`` lists gold annotators, whose theta is held at zero. If
-    there are any, theta starts at the result of `estimate_bias_from_gold` instead.
+    a vote is for the response with the attribute. ``gold_named`` lists gold annotators, whose theta is held at zero.
+    With gold annotators, theta starts at the result of `estimate_bias_from_gold` instead.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -477,7 +478,7 @@ def read_training(
             f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # the notice N110 would only repeat the notice N161 or N163, so it is dropped if there is one of them
+    # the notice N110 is dropped if the notice N161 or N163 is given, because it would repeat this notice
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
@@ -487,9 +488,7 @@ def require_texts_alone(judgments: Judgments) -> None:
     for finding in judgments.findings:
         if finding.code == "W108":
             what = f"{finding.what}; the votes are about images, and this trainer trains only on text"
-            remedy = (
-                f"leave out the column of images if the texts can be judged without images; or {VISION}"
-            )
+            remedy = f"omit the image column if the texts can be judged without images; {VISION}"
             raise DataError([Problem("E144", what, finding.where, remedy)])
 
 
@@ -541,7 +540,7 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
 def read_evaluation(data: Judgments | Source, train: Judgments, columns: Columns = None) -> Judgments:
     """Read evaluation data with the same attributes and annotator indices as the training data ``train``.
 
-    Annotators without training votes get the index -1. For this index, a `BiasTerm` uses the pool mean of theta.
+    Annotators without training votes get the index -1, for which a `BiasTerm` uses the mean theta of the pool.
     """
     declared = [attribute.config for attribute in train.attributes]
     is_measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
@@ -597,7 +596,7 @@ def require_no_stream(data: object, args: BADPOConfig) -> None:
     """Raise `ConfigError` for a stream with ``precompute_ref_log_probs``, as TRL does."""
     if args.precompute_ref_log_probs and is_stream(data):
         raise ConfigError(
-            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Omit this TRL key, so "
+            "precompute_ref_log_probs=True is not supported with IterableDataset, as in TRL. Omit this argument, so "
             "that badpo reads the whole stream, or load the data set without streaming=True"
         )
 

@@ -159,7 +159,7 @@ def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: 
         n_calls += 1
         return states
 
-    # accelerate's hooks store a forward method in the model instance, which must be restored after the call
+    # accelerate's hooks store a forward method in the model instance; this method must be restored after the call
     forwards = [vars(part).get("forward") for part in inner]
     for part in inner:
         part.forward = return_states
@@ -262,7 +262,7 @@ def scoring_attention(model: PreTrainedModel, layout: Layout) -> AbstractContext
 
 @contextmanager
 def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
-    """Context manager that puts a model into training or evaluation mode and finally restores each module's mode."""
+    """Context manager that puts a model into training or evaluation mode and restores each module's mode at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -300,7 +300,7 @@ def response_logps(
 
 
 def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
-    """Convert a layout's arrays to tensors on ``device``; only ``segments`` stays a numpy array."""
+    """Convert a layout's arrays to tensors on ``device``; only ``segments`` stays a NumPy array."""
     return {
         name: value if name == "segments" else torch.as_tensor(value).to(device)
         for name, value in inputs.items()

@@ -33,7 +33,7 @@ REMEDY = (
 
 
 # In a run of at least LEAST_STEPS steps, some logged mean margin should exceed LEAST_MARGIN, in log-odds.
-# Otherwise, W153 suggests a learning rate that aims at AIMED_MARGIN, at most MOST_TIMES the current learning rate.
+# The learning rate that W153 suggests aims at AIMED_MARGIN but is at most MOST_TIMES the current learning rate.
 LEAST_STEPS, LEAST_MARGIN, AIMED_MARGIN, MOST_TIMES = 30, 0.02, 0.5, 300.0
 
 
@@ -44,7 +44,7 @@ class NotFiniteError(FloatingPointError):
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
     """Raise `NotFiniteError` if any reference log-probability is not finite.
 
-    Without this check of the reference, the run and every resumed run would stop at a later training step.
+    If the reference were not checked, the run and every resumed run would stop at a later training step.
     """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:

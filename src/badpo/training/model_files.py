@@ -1,6 +1,6 @@
 """Load models, adapters and tokenizers from third parties without running code from their files.
 
-Before a library reads a settings file of a model, badpo inspects that file. It reads weights only from safetensors
+Before a library reads a settings file of a model, badpo inspects that file. Weights are read only from safetensors
 files, because a pickle can run code when it is opened.
 """
 
@@ -49,7 +49,7 @@ _TEXT_KEYS = re.compile(
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
     "|quantization_config"
 )
-# The name of any module, file or repository contains at least one of these characters.
+# Characters of which at least one occurs in every name of a module, file or repository.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
 # Maximum number of layers and maximum adapter rank; both are far above the values used in practice.
@@ -199,7 +199,7 @@ def load_configuration(name: str) -> PreTrainedConfig:
 def drop_code_names(loaded: PreTrainedModel | PreTrainedTokenizerBase, name: str | Path) -> None:
     """Remove all references to code from the settings of a loaded model or tokenizer.
 
-    A model that is fine-tuned from the loaded one is then saved without references to code.
+    A model that is fine-tuned from the loaded model is therefore saved without references to code.
     """
     if _drop_code_keys(loaded):
         logger.warning(

@@ -61,7 +61,7 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 
 
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
-    """Build one or more trees per prompt; no tree has more than ``token_budget`` tokens, unless a single response does.
+    """Build the token trees of each prompt, with at most ``token_budget`` tokens unless one response needs more.
 
     If a response has a common prefix with the first response of its tree, this prefix is scored only once.
     """

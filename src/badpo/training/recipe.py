@@ -151,7 +151,7 @@ class ModelChoice(Block):
         }
 
     def peft_config(self) -> LoraConfig | None:
-        """Return the LoRA adapter's configuration; None if all model weights are trained."""
+        """Return the LoRA adapter's configuration, or None if all model weights are trained."""
         if not self.use_peft:
             return None
         from peft import LoraConfig

@@ -35,7 +35,7 @@ from badpo.training.packing import Pair
 logger = logging.getLogger(__name__)
 
 # Number of responses in a cache shard; a process that is killed loses at most one shard of responses.
-# This number is even, so that both responses of a comparison are in the same shard and share a forward pass.
+# An even number keeps both responses of a comparison in the same shard, so that they share a forward pass.
 RESPONSES_PER_SHARD = 4096
 # Settings of a model or an adapter that do not change log-probabilities.
 # The first two lines of the regular expression match settings that `save_pretrained` and the Trainer write.
@@ -53,8 +53,8 @@ def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
     """Compute a digest of everything that determines the log-probabilities of ``model`` in the precision ``numerics``.
 
     The digest covers the weights and the configuration of the model and of an enabled adapter. A model with a disabled
-    adapter has the same digest as its base model. It does not cover the scoring code, because the name of the cache
-    folder contains a separate digest of that code.
+    adapter has the same digest as its base model. The digest does not cover the scoring code, because the name of the
+    cache folder contains a separate digest of that code.
     """
     settings = read_configuration(model)
     inner = logprobs.remove_adapter(model)
@@ -135,10 +135,9 @@ class ReferenceCache:
 
     Every few thousand responses, the cache writes the new log-probabilities to a new shard. A shard is written
     atomically, and its name is the checksum of its content. Two processes can therefore write to the cache at the same
-    time. In the worst case, both write the same response. If a shard has a wrong checksum, the cache reports the shard
-    instead of reading it. The model then scores the responses of the damaged shard again. Because it scores them in the
-    same groups, the new values are bitwise equal to the old ones. ``n_computed`` is the number of responses that the
-    model has scored.
+    time, although both may then write the same response. If a shard has a wrong checksum, the cache reports the shard
+    instead of reading it. The model then scores the responses of the damaged shard again in the same groups, so the new
+    values are bitwise equal to the original ones. ``n_computed`` is the number of responses that the model has scored.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -204,8 +203,8 @@ class ReferenceScorer:
     """Score comparisons with a run's reference policy.
 
     The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step. After
-    that step, ``load_start`` loads the initial policy again as the reference; if ``load_start`` is None, there is no
-    reference. The responses in ``pairs`` are used to test whether a new adapter changes the model.
+    the first step, ``load_start`` loads the initial policy again as the reference; if ``load_start`` is None, there is
+    no reference. The responses in ``pairs`` are used to test whether a new adapter changes the model.
     """
 
     def __init__(

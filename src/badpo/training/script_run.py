@@ -49,7 +49,7 @@ def find_start_name(
     ref_model: str | PreTrainedModel | None,
     peft_config: PeftConfig | None,
 ) -> str | None:
-    """Return the name that loads the reference: None for a model object, "" for a model object with an adapter.
+    """Return the name that loads the reference, None for a model object, or "" if the object has an adapter.
 
     If training adds an adapter to a base model, the name of the base model also loads the reference.
     """

@@ -45,11 +45,11 @@ class SelfTest:
     """Differences in log-probabilities and gradients between scoring and the model's own forward pass.
 
     The difference in log-probabilities is the root mean square over tokens, divided by the standard deviation of the
-    log-probabilities. Gradients are taken with respect to the input embeddings. Their difference is the norm of the
-    difference vector, divided by the norm of the model's own gradient. ``noise`` contains the same measures for two
-    forward passes of the model itself, one of which has padding and rounding errors in some input embeddings. Padding
-    alone would not reveal the rounding noise, because results with and without padding can be bitwise equal.
-    Differences of up to ``floor`` pass the test even if the noise is smaller.
+    log-probabilities. Gradients are taken with respect to the input embeddings. The difference between two gradients is
+    the norm of their difference vector, divided by the norm of the model's own gradient. ``noise`` contains the same
+    measures for two forward passes of the model itself, one of which has padding and rounding errors in some input
+    embeddings. Padding alone would not reveal the rounding noise, because results with and without padding can be
+    bitwise equal. Differences of up to ``floor`` pass the test even if the noise is smaller.
     """
 
     precision: str  # of the weights, or "autocast"

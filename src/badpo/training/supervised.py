@@ -122,5 +122,5 @@ class SupervisedTrainer(StepTrainer):
     ) -> Tensor:
         """Negative log-likelihood of the response tokens, divided by the number of tokens in the step."""
         logps = model(scoring=inputs["scoring"])
-        # the token count is a sum over all processes, so the factor undoes DDP's averaging of gradients
+        # the token count is a sum over all processes, so DDP's averaging of gradients must be undone
         return -logps.sum() / num_items_in_batch * self.args.world_size

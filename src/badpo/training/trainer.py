@@ -303,8 +303,8 @@ class BADPOTrainer(StepTrainer):
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # entry 0 is the sum over tokens of the squared differences in log-probability between policy and reference
-        # entry 1 is the sum over the same tokens of the reference's squared log-probabilities
+        # entry 0 sums the squared differences in log-probability between policy and reference over all tokens
+        # entry 1 sums the reference's squared log-probabilities over the same tokens
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
@@ -377,7 +377,7 @@ class BADPOTrainer(StepTrainer):
 
         An optimizer step may have fewer comparisons than micro-batches. Micro-batches in which no process has a
         judgment come first and have no model inputs. The last micro-batch of a step must go through the model, because
-        the processes then synchronise their gradients.
+        it makes the processes synchronize their gradients.
         """
         if 0 < self.state.max_steps <= self.state.global_step:
             # the Trainer asks for one more step if a run resumes from the checkpoint of its last step
@@ -428,11 +428,11 @@ class BADPOTrainer(StepTrainer):
         loss = (weight * losses).sum() / num_items_in_batch
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
-        # the normaliser is a sum over all processes, so the factor undoes DDP's averaging of gradients
+        # the normaliser is a sum over all processes, so DDP's averaging of gradients must be undone
         return (loss * self.args.world_size).float()
 
     def fix_gradient_buckets(self) -> None:
-        """Make DDP fix the order in which it sums gradients before the first step instead of after it.
+        """Make DDP fix its order of gradient sums early: before the first step instead of after it.
 
         With three or more processes, the order of summation changes the last bits of the gradients. Without this
         method, the first step of a resumed run would sum the gradients in another order than the uninterrupted run.
@@ -527,14 +527,14 @@ class BADPOTrainer(StepTrainer):
         if problem is not None and self.ref_model is None and self.args.disable_dropout:
             raise ConfigError(
                 f"{problem.what}, although the policy is its own reference. The cache "
-                f"{self.reference.cache.folder} possibly holds values of another model: remove this folder and train "
+                f"{self.reference.cache.folder} may hold values of another model: remove this folder and train "
                 "again. If the difference remains, the model computes different log-probabilities before and during "
                 "training: please report the model's configuration"
             )
         log_findings(self.findings, [problem] if problem else [])
 
     def state_metrics(self) -> Metrics:
-        """Return the mean theta of each attribute and the metrics on the objective's state."""
+        """Return the mean theta of each attribute, and metrics that describe the state of the objective."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
     @cached_property
@@ -542,7 +542,7 @@ class BADPOTrainer(StepTrainer):
         return find_revealing_attributes(self.judgments, self.bias)
 
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
-        """Add metrics on the judgments since the last log entry to the Trainer's own metrics."""
+        """Add metrics about the judgments since the last log entry to the Trainer's own metrics."""
         # at the end of training, there may be steps that follow the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
@@ -762,8 +762,8 @@ def _require_supported(args: BADPOConfig, arguments: Mapping[str, Any]) -> None:
         errors.append(f"args is a {kind}; pass a BADPOConfig, which has the same arguments")
     elif args.n_gpu > 1:
         errors.append(
-            f"one process uses {args.n_gpu} GPUs. The Trainer would copy the model to all of them (DataParallel), and "
-            "the copies would score with the weights of the first. Start one process for each GPU: accelerate launch "
+            f"one process uses {args.n_gpu} GPUs. The Trainer would copy the model to every GPU (DataParallel), and "
+            "all copies would score with the first copy's weights. Start one process for each GPU: accelerate launch "
             f"--num_processes {args.n_gpu} -m badpo train --config RECIPE (or your script); or use one GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
