@@ -52,9 +52,10 @@ _READ = (
     "environment.json",
 )
 _Z = float(ndtri(0.975))
-# Below this log-probability relative to the reference, in nats per token, training made all responses less likely.
+# If a policy's log-probability minus the reference's is below this value, in nats per token, training made all
+# responses less likely.
 FAR_BELOW = -0.3
-_LARGEST = 1e12  # no metric has a larger value, and charts cannot draw larger values
+_LARGEST = 1e12  # larger values are rejected, because no metric has them and charts cannot draw them
 _Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)] | None
 
 
@@ -66,7 +67,7 @@ class _Content(BaseModel):
 
 
 class Measured(_Content):
-    """An estimate in ``readouts.json`` with its standard error or interval and its sample size n."""
+    """An estimate in ``readouts.json``, with its standard error or interval, and its sample size n."""
 
     value: _Number = Field(
         validation_alias=AliasChoices(
@@ -80,7 +81,7 @@ class Measured(_Content):
 
 
 class Tilt(Measured):
-    """A policy's tilt toward an attribute, its unit, and the root mean square of the attribute difference."""
+    """A policy's tilt toward an attribute, the tilt's unit, and the root mean square of the attribute difference."""
 
     unit: str = "mean margin toward the attribute"
     typical: float = Field(1.0, gt=0.0, le=_LARGEST)
@@ -88,17 +89,17 @@ class Tilt(Measured):
 
 
 class StoredSums(_Content):
-    """A metric's sum over the rows of each prompt, and the number by which each sum is divided to get a mean."""
+    """Sums of a metric over the rows of each prompt, and the numbers by which to divide the sums to get means."""
 
     sums: list[float]
     sizes: list[float]
 
 
 class LearnedTheta(_Content):
-    """Learned theta for one attribute: its mean over annotators, and the planted mean if the votes were simulated.
+    """Learned theta for one attribute: the mean over annotators and, if the votes were simulated, the planted mean.
 
-    ``implied`` is the mean theta estimated from the votes given the final policy, with the interval ``low`` to
-    ``high``. ``offline`` is the log-odds that the response with the attribute wins a training vote, with its interval.
+    ``implied`` is the mean theta that the votes and the final policy imply, with the interval from ``low`` to ``high``.
+    ``offline`` is the log-odds that the response with the attribute wins a training vote, with its interval.
     """
 
     level: _Number = None
@@ -112,7 +113,7 @@ class LearnedTheta(_Content):
 
     @property
     def bias_in_votes(self) -> Interval | None:
-        """Log-odds that the response with the attribute wins a training vote; None if not recorded."""
+        """Log-odds that the response with the attribute wins a training vote; None if they were not recorded."""
         if self.offline is None or self.offline_low is None or self.offline_high is None:
             return None
         se = (self.offline_high - self.offline_low) / (2 * _Z)
@@ -144,19 +145,19 @@ class Readouts(_Content):
     votes: dict[str, dict[str, Measured]] = {}
     revealing: list[
         str
-    ] = []  # attributes whose held-out figures are about too few people to be published
+    ] = []  # attributes whose held-out figures must not be published, because they are about too few people
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
-    answers: list[dict[str, str]] = []  # each has a prompt and an answer, which may be truncated
+    answers: list[dict[str, str]] = []  # each entry has a prompt and a possibly truncated answer
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
-        """Rate of each attribute: from probabilities if these were measured, else from sampled answers."""
+        """Rate of each attribute, from probabilities if they were measured, and otherwise from sampled answers."""
         return self.sampled | self.generated | self.rates
 
 
 class FirstMargin(_Content):
-    """Mean margin at the first training step, and how far the log-probabilities then differ from the reference's."""
+    """Mean margin and difference from the reference's log-probabilities at the first training step."""
 
     mean: float
     difference: float
@@ -170,7 +171,7 @@ class BiasExtra(_Content):
     gold_votes: dict[str, int] = {}
     revealing: list[
         str
-    ] = []  # attributes whose theta is learned from the votes of too few people to be published
+    ] = []  # attributes whose theta must not be published, because it is learned from the votes of too few people
     first_margin: FirstMargin | None = None
     variant: str | None = None
     data: str | None = None
@@ -202,7 +203,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a run folder; if a file is missing, its content is empty."""
+    """Content of a run folder; the content of a missing file is empty."""
 
     folder: Path
     arm: str
@@ -220,37 +221,37 @@ class Run:
 
     @property
     def recipe_bias(self) -> Mapping[str, JsonValue]:
-        """The block ``bias`` of the run's recipe; empty if the recipe only names the variant."""
+        """The section ``bias`` of the run's recipe; empty if the recipe contains only the name of a variant."""
         block = self.config.get("bias")
         return block if isinstance(block, dict) else {}
 
     @property
     def title(self) -> str:
-        """Name of the run's method for use in a sentence; a run that learns theta is called a BA-DPO run."""
+        """Name of the run's method for use in a sentence; the method of a run that learns theta is called BA-DPO."""
         if self.arm in (REFERENCE, PLACEBO):
             return f"the {arm_label(self.arm)}"
         return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
 
     @property
     def uses_adam(self) -> bool:
-        """Whether Adam trained theta: the recipe selects Adam or sets an option that only Adam has."""
+        """Whether theta was trained with Adam: the recipe selects Adam, or sets an option that only Adam has."""
         block = self.recipe_bias
         started = block.get("warm_start", "zero") != "zero" or block.get("learning_rate") is not None
         return bool(block["fit"] == "adam") if block.get("fit") else started
 
     @property
     def is_named_after_arm(self) -> bool:
-        """Whether the run folder has the name that `badpo train` gives; a script may use any folder name."""
+        """Whether the run folder has the name that `badpo train` would give it; a script may use any name."""
         return self.folder.name == f"{self.arm}-s{self.seed}"
 
     @property
     def shown_folder(self) -> Path:
-        """Path of the run folder that a page may show: a relative path, or the last part of an absolute path."""
+        """Path of the run folder for use on a page: the relative path, or only the last part of an absolute path."""
         return Path(self.folder.name) if self.folder.is_absolute() else self.folder
 
     @property
     def shown_table(self) -> str:
-        """Path of the vote table as shown in a command, without absolute folders; empty if there is no table."""
+        """Path of the vote table for use in a command, without absolute folders; empty if there is no table."""
         table = self.config.get("dataset_name")
         if not isinstance(table, str):
             return ""
@@ -263,7 +264,7 @@ class Run:
 
     @property
     def configs(self) -> Mapping[str, Config]:
-        """JSON configuration of each attribute in the run's bias term, in the bias term's order."""
+        """JSON configuration of each attribute in the run's bias term, in the order of the bias term."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
 
@@ -282,7 +283,7 @@ class Run:
         return values
 
     def measured(self, *place: str) -> Measured:
-        """Return the estimate at a path in the readouts; if the path is missing, return an estimate without a value."""
+        """Return the estimate at a path in the readouts; if nothing is there, return an estimate without a value."""
         found: Any = self.readouts
         for name in place:
             found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
@@ -291,8 +292,9 @@ class Run:
     def reading(self, *place: str) -> Interval | None:
         """Return the estimate at a path in the readouts, such as "heldout", "length"; None if nothing was measured.
 
-        If no interval was recorded, the function computes a normal interval from the standard error, or NaN. The result
-        is also None if the estimate would reveal too much about the held-out votes of individual people.
+        If no interval was recorded, the function computes a normal interval from the standard error; without a standard
+        error, the ends are NaN. The result is also None if the estimate would reveal too much about the held-out votes
+        of individual people.
         """
         if place[0] in ("heldout", "votes") and place[1] in self.readouts.revealing:
             return None
@@ -312,7 +314,7 @@ def _normal_interval(value: float, se: float) -> Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An arm's estimate, over seeds or from a single run, with an interval and the value for each seed."""
+    """An arm's estimate (a mean over seeds, or the value of a single run), its interval, and its value by seed."""
 
     interval: Interval
     of_seed: Mapping[int, float]
@@ -330,11 +332,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """Share of DPO's shift, in a rate or length, that an arm removed.
+    """How much of DPO's shift in a rate or in a length an arm removed.
 
-    ``share`` is the removed share of the shift, per seed and averaged. This share is None if the interval of DPO's
-    shift includes zero, because its denominator would be noise. ``distance`` is the distance of the arm to the
-    reference, in log-odds for a rate and in the metric's unit otherwise.
+    ``share`` is the removed share of the shift, by seed and averaged. If the interval of DPO's shift includes zero,
+    ``share`` is None, because its denominator would be noise. ``distance`` is the distance of the arm to the reference,
+    in log-odds for a rate and in the metric's unit otherwise.
     """
 
     share: Estimate | None = None
@@ -343,7 +345,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """The measured runs, sorted by arm and then by seed, and the names of ``unmeasured`` runs."""
+    """Measured runs, sorted by arm and then by seed, and the names of ``unmeasured`` runs."""
 
     name: str
     runs: tuple[Run, ...]
@@ -351,7 +353,7 @@ class MeasuredRuns:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Names of the measured arms: the reference, DPO, and then other arms in the order of `arm_order`."""
+        """Names of the measured arms: the reference, DPO, and then all other arms in the order of `arm_order`."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
@@ -361,7 +363,7 @@ class MeasuredRuns:
 
     @property
     def configs(self) -> Mapping[str, Config]:
-        """JSON configurations of all declared attributes, followed by the attributes that were only measured."""
+        """JSON configurations by attribute: first the declared attributes, then attributes that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         read = [run.readouts for run in self.runs]
         measured = [name for of in read for name in (*of.rates, *of.theta)]
@@ -378,7 +380,7 @@ class MeasuredRuns:
         return any(t.planted_level is not None for run in self.runs for t in run.readouts.theta.values())
 
     def name_of(self, arm: str) -> str:
-        """Return the short name of an arm for a table or a chart; several BA-DPO arms are named by their variants."""
+        """Return the short name of an arm for a table or a chart; several BA-DPO arms are distinguished by variant."""
         is_only_one = {run.arm for run in self.runs if run.bias.parts} == {arm}
         return "BA-DPO" if is_only_one else arm_label(arm)
 
@@ -395,19 +397,19 @@ class MeasuredRuns:
             return None
         if place[0] in ("votes", "ceiling") or (
             place[0] == "best_rates" and not is_continuous(self.configs.get(place[1], {}))
-        ):  # the interval of a share stays between 0 and 1
+        ):  # the interval of a share lies between 0 and 1
             low, high = np.clip([found.interval.low, found.interval.high], 0.0, 1.0).tolist()
             return replace(found, interval=replace(found.interval, low=low, high=high))
         return found
 
     def count(self, *place: str, arm: str = "") -> str:
-        """Return a metric's sample size in all runs or in an arm's runs, as text; empty if the size is not recorded."""
+        """Format the sample size of a metric in all runs or in the runs of one arm; empty if it was not recorded."""
         runs = self.of(arm) if arm else self.runs
         counts = {n for run in runs if (n := run.measured(*place).n) is not None}
         return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
 
     def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Return prompts, each with one answer from every arm's first run."""
+        """Return the example prompts, each with one answer from the first run of every arm."""
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
@@ -415,11 +417,11 @@ class MeasuredRuns:
         return [(prompt, answers) for prompt, answers in found.items() if len(answers) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
-        """Return DPO's shift of a metric from the reference; None if DPO or the reference was not measured.
+        """Return how far DPO shifted a metric from the reference; None if DPO or the reference was not measured.
 
         With several seeds, the interval of the shift treats the reference as exact. With one seed, the function
-        combines the standard errors of DPO and the reference as if they were independent. DPO and the reference are
-        measured on the same prompts, so this interval is conservative.
+        combines the standard errors of DPO and the reference as if they were independent. The interval is then
+        conservative, because DPO and the reference were measured on the same prompts.
         """
         reference, dpo = (self.estimate(arm, *place) for arm in (REFERENCE, DPO))
         if reference is None or dpo is None:
@@ -433,7 +435,7 @@ class MeasuredRuns:
         """Return the paired difference between two arms in a metric such as "tilt/length".
 
         The result is None if the arms were not measured on the same rows. With one seed, the interval of the difference
-        is clustered by prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference
+        is clustered by prompt. With several seeds, it is a Student's t interval over seeds. The tilt of the reference
         is zero.
         """
         differences = self._differences(arm, other, key)
@@ -442,8 +444,8 @@ class MeasuredRuns:
     def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
         """Return the share of the difference between DPO and the target that an arm removed, with its interval.
 
-        The arm, DPO and the target are paired by row. The result is None if the arm, DPO and the target were measured
-        on different rows.
+        The values of the arm, DPO and the target are paired by row. If they were measured on different rows, the result
+        is None.
         """
         removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
         shares = {
@@ -453,7 +455,7 @@ class MeasuredRuns:
         return _combine_seeds(dict(sorted(shares.items())))
 
     def _differences(self, arm: str, other: str, key: str) -> dict[int, tuple[Floats, Floats]]:
-        """Return, by seed, the differences between two arms' sums for each prompt, and the divisors of these sums."""
+        """Return the differences between two arms' sums for each prompt, and the divisors of the sums, by seed."""
         own, others = (
             {run.seed: run.readouts.by_prompt for run in self.of(name)} for name in (arm, other)
         )
@@ -469,7 +471,7 @@ class MeasuredRuns:
         return found
 
     def compare_command(self) -> str:
-        """Return the command that trains DPO and the placebo for the first run with theta; empty if there is none."""
+        """Return the command that trains DPO and the placebo for the first run with theta; empty without such a run."""
         for run in self.runs:
             if run.is_trainable and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
@@ -482,7 +484,7 @@ class MeasuredRuns:
         return ""
 
     def is_drifting(self, arm: str) -> bool:
-        """Return whether the arm assigns the compared responses log-probabilities far below the reference's."""
+        """Return whether an arm's log-probabilities of the compared responses are far below those of the reference."""
         found = self.estimate(arm, "log_ratio")
         return found is not None and found.value < FAR_BELOW
 
@@ -507,7 +509,7 @@ class MeasuredRuns:
 
 
 def _combine_seeds(found: Mapping[int, Interval]) -> Estimate | None:
-    """Return the interval of a single seed, or Student's t interval over several seeds; None if there are no seeds."""
+    """Return the interval of a single seed, or the Student's t interval over several seeds; None without seeds."""
     if not found:
         return None
     values = {seed: one.estimate for seed, one in found.items()}
@@ -522,7 +524,7 @@ def _average_seeds(values: Mapping[int, float]) -> Estimate:
 
 
 def is_continuous(config: Config) -> bool:
-    """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
+    """Return whether an attribute is an amount, whose mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
 
@@ -533,8 +535,8 @@ def is_continuous(config: Config) -> bool:
 def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the run folders among the given folders and directly inside them, without duplicates.
 
-    A given folder may be a symbolic link. A run inside a given folder may not be a link, because the person who made
-    the folder could link to a run of another person, into which `badpo evaluate` would then write.
+    A given folder may be a symbolic link. A run inside a given folder must not be a link. Otherwise, the person who
+    made the folder could link to a run of another person, and `badpo evaluate` would write to that run.
     """
     found: list[Path] = []
     for folder in folders:
@@ -548,7 +550,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the named run folders and the finished runs inside other folders; log a warning for unfinished runs."""
+    """Return given run folders and the finished runs inside other given folders; warn about unfinished runs."""
     found = find_runs(folders)
     finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:
@@ -562,9 +564,9 @@ def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
-    """Read every measured run in the given folders, which are run folders or contain run folders.
+    """Read every measured run in the given folders; each is a run folder or a folder of run folders.
 
-    The function also reads the measured reference next to a run.
+    The function also reads a reference next to a run if it was measured.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     named = find_runs(folders)
@@ -586,7 +588,7 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
 
 
 def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs; if several have the same arm and seed, add the folder's name to the arm of all but the first."""
+    """Make the arms of runs with the same arm and seed unique, by adding the folder name to all but the first arm."""
     found: list[Run] = []
     known: set[tuple[str, int]] = set()
     for run in sorted(runs, key=lambda run: not run.is_named_after_arm):
@@ -599,7 +601,7 @@ def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder. The arm and the seed come from the readouts, or from the folder name if not recorded there."""
+    """Read a run folder. If the readouts do not contain the arm and the seed, they are taken from the folder name."""
     require_safe_to_read(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(
@@ -633,7 +635,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read_content(path: Path, expected: type[Content]) -> Content:
-    """Return a JSON file's content; empty if there is no file. A `DataError` lists all keys with wrong values."""
+    """Return the content of a JSON file; empty if there is no file. A `DataError` lists the keys of wrong values."""
     if not path.exists():
         return expected()
     try:
