@@ -1,4 +1,4 @@
-"""Recognise the layout of a table: rename its columns, report missing columns and give each vote a row."""
+"""Recognize a table's layout: rename its columns, report missing columns, and give each vote its own row."""
 
 import itertools
 import re
@@ -111,11 +111,11 @@ _LENGTHS = re.compile(
 def find_misnamed(
     frame: pd.DataFrame, columns: Sequence[tuple[str, str | None]], where: str
 ) -> list[Problem]:
-    """Return a problem, with a remedy, for each wrong column name among the names that the user gave."""
+    """Return a problem, with a remedy, for each wrong column name that the user gave."""
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     found = [str(name) for name in frame.columns]
     absent = {column for _, column in columns if column is not None and column not in found}
-    # if the caller gave the name of a column in another case, messages may quote the column's own name
+    # if the caller wrote the name of a column in another case, messages may quote the name of this column
     asked = [name for name in found if folded(name) in {*map(folded, absent)}]
     shown = _nameable_columns(frame, asked) if absent else []
     for ours, column in columns:
@@ -144,7 +144,7 @@ def find_misnamed(
                 f'column "{column}" names the annotators; if badpo read it as {ours}, every file that badpo writes '
                 "would contain raw ids"
             )
-            remedy = "read the column as the annotators, and use a column of ids that do not name people"
+            remedy = "map this column to annotator, and use a column of ids that do not name people"
             problems.append(Problem("E103", what, where, remedy, fix={"columns": {ours: None}}))
     return problems
 
@@ -152,7 +152,7 @@ def find_misnamed(
 def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
     """Return the problem (E101) that names the missing columns of a table.
 
-    The problem's ``fix`` maps missing columns to columns of the table with similar names or the expected content.
+    The problem's ``fix`` maps missing columns to the table's columns with similar names or the expected content.
     """
     frame = _rows_with_answers(table.frame, theirs)
     fix = _propose_columns(frame, theirs, missing)
@@ -168,19 +168,20 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
     ]
     if lengths and "prompt" in missing and not _votes_and_texts(frame, free)[1]:
         what = (
-            f"columns missing: {', '.join(missing)}; {' and '.join(lengths[0])} hold lengths, none texts"
+            f"columns missing: {', '.join(missing)}; {' and '.join(lengths[0])} hold lengths, and no column "
+            "holds texts"
         )
         remedy = "write a table in which each response is a placeholder text of the response's length"
         return Problem("E101", what, where, remedy, len(missing), lengths=lengths[0])
     hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
     known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
     what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
-    remedy = "name the columns prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
+    remedy = "rename the columns to prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
 
 
 def _votes_and_texts(frame: pd.DataFrame, free: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns that hold several labels of votes, and the columns that hold texts."""
+    """Return the columns of votes that have several labels, and the columns that hold texts."""
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     return votes, [name for name in free if name not in votes and holds_texts(frame[name])]
 
@@ -237,13 +238,13 @@ def _propose_columns(
 def _propose_texts(
     frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]
 ) -> tuple[dict[str, str | None], list[str]]:
-    """Return options for missing columns that have similar names or hold texts, and the columns that hold no texts.
+    """Map missing columns to columns with similar names or texts; return the mapping and the columns without texts.
 
-    If the table has no prompts, the options say that no column holds prompts.
+    If the table has no prompts, the mapping has the value None for the prompt.
     """
     free = [name for name in frame if name not in theirs.values()]
     votes = columns_of_votes(frame, free)
-    # if the table has three or more vote columns, propose none of the columns that share their labels
+    # if the table has three or more vote columns, do not propose the vote columns with similar labels
     several = {*most_alike(frame, votes)} if len(votes) > 2 else {*()}
     columns = alike(missing, [name for name in free if name not in several])
     columns = {
@@ -280,7 +281,7 @@ def _propose_texts(
 
 
 def rated_pair(a: str, b: str) -> dict[str, str]:
-    """Return the option ``columns`` that reads the winner from two columns with the numbers of the two answers."""
+    """Return the option ``columns`` that reads the winner from the ratings or ranks of the two answers."""
     number = "rank" if which_wins(a) == "low" else "rating"
     return {f"{number}_a": a, f"{number}_b": b}
 
@@ -377,7 +378,7 @@ _SUMS = re.compile(
 def recognise(
     table: Table, columns: Mapping[str, str | None] | None = None, layout: str | None = None
 ) -> Table:
-    """Return the table with one row for each vote and with badpo's names for the columns that badpo recognises.
+    """Return the table with one row for each vote, and with badpo's names for the columns that badpo recognizes.
 
     Other columns keep their names. ``columns`` maps badpo's names to the table's names; the value None leaves a column
     unused. A `DataError` lists all columns that are missing (E101) or misnamed (E103).
@@ -422,7 +423,7 @@ def recognise(
 
 
 def _melt_judges(table: Table, answers: Mapping[str, str]) -> Table:
-    """If several judges rated or ranked three or more answers, return a table with a row for each judge."""
+    """If several judges rated or ranked three or more answers, return a table with a separate row for each judge."""
     others = [name for name in table.frame if name not in answers.values()]
     rankings = {name: {"ranking": name} for name in others if holds_rankings(table.frame[name])}
     if judges := find_judges(table.frame, answers):
@@ -439,7 +440,7 @@ def _melt_judges(table: Table, answers: Mapping[str, str]) -> Table:
 
 
 def _with_distinct_names(table: Table) -> Table:
-    """Return the table with a number after every repeated column name.
+    """Return the table with numbers appended to repeated column names.
 
     A `DataError` (E103) is raised if a repeated name could be one of badpo's names.
     """
@@ -459,9 +460,9 @@ def _with_distinct_names(table: Table) -> Table:
 def _find_columns(
     table: Table, free: Sequence[str], columns: Mapping[str, str | None], layout: str | None
 ) -> tuple[Table, dict[str, str]]:
-    """Return the table with the recognised columns, and the columns of three or more answers.
+    """Return the table with its recognized columns, and the columns that hold three or more answers.
 
-    The returned table has a notice (N103) that lists the recognised columns.
+    The returned table has a notice (N103) that lists the recognized columns.
     """
     told = {ours: name for ours, name in columns.items() if name is not None}
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
@@ -469,7 +470,7 @@ def _find_columns(
     winner = theirs.get("winner", "")
     labels = few_labels(table.frame[winner]) if winner and winner not in told.values() else []
     if len(labels) == 1 < len(table.frame) and side_of(labels[0]) is None:
-        # a column that has the same label in every row and names no side does not hold votes
+        # a column does not hold votes if every row has the same label, and the label names no side
         theirs = told | columns_named([name for name in free if name != winner], wanted)
     if "chosen" in theirs and "winner" not in theirs:
         # "chosen" may hold the label of the preferred answer instead of its text
@@ -499,8 +500,8 @@ def _find_columns(
         # if the table has a winner column, the columns with ratings, ranks and counts do not hold the votes
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     if "annotator" not in {*theirs, *columns}:
-        # if all annotator columns hold equal ids, read the first, because parts of one record may repeat the
-        # annotator's id
+        # parts of one record may repeat the annotator's id
+        # if all annotator columns hold the same ids, read the first of these columns
         people = [name for name in like_annotators(free) if name not in theirs.values()]
         ids = [ids_in(table.frame[name]) for name in people]
         if len(ids) > 1 and ids[0].notna().any() and all(ids[0].equals(other) for other in ids):
@@ -517,17 +518,17 @@ def _find_columns(
 
 
 def _find_annotators(table: Table) -> Table:
-    """If a column very likely names the annotators, return the table with this column as its annotators.
+    """If a column very likely names the annotators, return the table with this column as its annotator column.
 
-    The annotator column is recognised by its content or its name. The returned table has a notice (N103) that names the
-    column.
+    The annotator column is recognized by its content or its name. The returned table has a notice (N103) that names the
+    annotator column.
     """
     has_texts = not {"response_a", "response", "chosen"}.isdisjoint(table.theirs)
     beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
     likely = likely_annotators(_renamed(beginning)) if has_texts else []
     if not likely:
         return table
-    what = f'annotators read from column "{likely[0]}", which was recognised by its name or its content'
+    what = f'annotators read from column "{likely[0]}", which was recognized by its name or its content'
     fix: Correction = {"columns": {"annotator": None}}
     table = table.noted("N103", what, "if the column does not hold annotators, leave it unused", fix)
     return table.with_names({**table.theirs, "annotator": likely[0]})
@@ -536,7 +537,7 @@ def _find_annotators(table: Table) -> Table:
 def _without_prompts(table: Table) -> Table:
     """Return the table with an empty prompt in each row.
 
-    The table stays unchanged if the prompts are the common beginnings of two conversations.
+    The table stays unchanged if each prompt is the common prefix of two conversations.
     """
     first = table.theirs.get("response_a", table.theirs.get("chosen"))
     if first is None or table.frame[first].map(_is_conversation).mean() >= NEARLY_ALL:
@@ -557,7 +558,7 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
     theirs = table.theirs
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
-    # if the answers are conversations, no prompt column is needed, because the prompt is their shared beginning
+    # if the answers are conversations, no prompt column is needed, because the prompt is their common prefix
     first = theirs.get("response_a")
     has_chats = first is not None and bool(table.frame[first].dropna().map(is_chat).mean() >= NEARLY_ALL)
     there = {*theirs, *["prompt"] * has_chats}
@@ -568,7 +569,7 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
         del lacks["ratings"]
     low = "rank" if which_wins(theirs.get("rating_a", "")) == "low" else ""
     if low and not {"rating_a", "rank_a"} & {*told}:
-        # the column name says that a lower number is better, as in "rank"
+        # the column name implies that a lower number is better, as in "rank"
         theirs = {ours.replace("rating_", "rank_"): name for ours, name in theirs.items()}
         lacks["ranks"] = lacks.pop("ratings", [])
     of_sides = itertools.chain(*columns_of_sides([] if "response_a" in theirs else others))
@@ -602,12 +603,11 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
 
 
 def _with_flags(table: Table) -> Table:
-    """Apply columns that flag ties or exchanged sides to the vote labels, and return the table.
+    """If columns flag ties or exchanged sides, change the vote labels accordingly; return the table.
 
-    Labels may name places such as left and right, or count from 0, even if the names of the answer columns do not; in
-    this case, only the user knows whether a label means a place on the screen. In a row with exchanged sides, the
-    word "exchanged" is added to a label that names a place, so that badpo reads the label only if the user defines
-    its meaning.
+    If the labels name places such as left and right, or count from 0, but the names of the answer columns do not, only
+    the user knows whether a label means a place on the screen. In a row with exchanged sides, the word "exchanged" is
+    appended to a label that names a place, so that badpo reads the label only if the user defines the label's meaning.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -643,7 +643,7 @@ def _with_flags(table: Table) -> Table:
 
 
 def _ticked(column: pd.Series) -> NDArray[np.bool_]:
-    """Return, for each row, whether a column has a tick; if the column holds anything but ticks, all rows are False."""
+    """Return, for each row, whether a column has a tick; if the column holds other values, all rows are False."""
     ticks = as_ratings(column)
     is_ticked: NDArray[np.bool_] = (ticks == 1) & ({*ticks[np.isfinite(ticks)]} <= {0.0, 1.0})
     return is_ticked
@@ -726,7 +726,7 @@ def _filled_down(table: Table) -> Table:
 def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
     """Return the table without the rows in which all of the given text columns are empty.
 
-    A row without texts holds totals, or an experimental trial that is not a vote.
+    Rows without texts may hold totals, or trials of an experiment that are not votes.
     """
     is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
     if is_empty.all() or not is_empty.any():
@@ -740,7 +740,7 @@ def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
 
 
 def _renamed(table: Table) -> Table:
-    """Return the table with badpo's names for the recognised columns."""
+    """Return the table with badpo's names for the recognized columns."""
     theirs = table.theirs
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
@@ -748,11 +748,11 @@ def _renamed(table: Table) -> Table:
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------
-# The following functions return a table with one row for each vote.
+# These functions convert tables in other layouts to tables with one row for each vote.
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group columns by their names without numbers; return a dict of dicts whose inner keys are the numbers."""
+    """Group the columns whose names differ only in their numbers; each inner dict maps the numbers to the columns."""
     kinds: dict[str, dict[str, str]] = {}
     for name in names:
         if numbers := re.findall(r"\d+", form := folded(name)):
@@ -764,7 +764,7 @@ def _find_numbered_votes(table: Table) -> Groups:
     """Return the vote columns whose names differ only in their numbers, such as ``vote_1`` and ``vote_2``.
 
     If each vote column has an annotator column with the same number in its name (such as ``rater_1`` for ``vote_1``),
-    the result contains the annotator column for each vote.
+    the result also contains the annotator columns.
     """
     frame, theirs, people, votes = table.frame, table.theirs, [], []
     for kind, of in _group_by_number(frame).items():
@@ -780,14 +780,14 @@ def _find_numbered_votes(table: Table) -> Groups:
     games = max(
         ([name for name in of.values() if name not in used] for of in votes), key=len, default=[]
     )
-    # two columns with the ratings or ticks of the two answers together hold one vote per row, not two votes
+    # if two columns rate or tick the two answers, the columns together hold one vote per row, not two votes
     if len(games) < 2 or (len(games) == 2 and compare_answers(frame, (games[0], games[1]))):
         return {}
     return {name: {"winner": name} for name in games}
 
 
 def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
-    """Convert a table in which each annotator has a column to a table with a row for each vote.
+    """Convert a table with one column for each annotator to a table with one row for each vote.
 
     The annotators' columns are ``people`` or, by default, the label columns that are most alike.
     """
@@ -802,16 +802,14 @@ def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
     if not people:
         what = "no column holds the votes of one annotator (labels of a side, or ratings)"
         where = f"{table.name}, free columns: {list_columns(frame[free], [])}"
-        raise DataError(
-            [Problem("E101", what, where, "write the votes of each annotator in one column")]
-        )
+        raise DataError([Problem("E101", what, where, "write each annotator's votes in one column")])
     n_others = 0
     if not are_told:
         n_others = len(people)
         people = [name for name in people if not has_word(name, _SUMS)] or people
         people = most_alike(frame, people)
         n_others -= len(people)
-    # the legend of the values, if the names of all annotator columns contain the same legend
+    # if the names of all annotator columns contain the same legend of the values, keep the legend
     legends = {name[len(without_legend(name)) :] for name in people}
     label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
     label += legends.pop() if len(legends) == 1 else ""
@@ -829,7 +827,7 @@ def _melt_annotators(table: Table, people: Sequence[str]) -> Table:
 
 
 def _one_row_a_vote(table: Table) -> Table:
-    """Convert counts of the votes for each side to a table with a row for each vote, without annotators."""
+    """Convert a table with vote counts for each side to a table with one row for each vote, without annotators."""
     theirs = table.theirs
     sides = {name.removeprefix("votes_"): theirs[name] for name in ANSWERS[-3:] if name in theirs}
     cells = {side: table.frame[name] for side, name in sides.items()}
@@ -840,7 +838,7 @@ def _one_row_a_vote(table: Table) -> Table:
     )
     is_wrong = ~((counts >= 0) & (counts % 1 == 0)).all(axis=1)
     found = Findings(table)
-    remedy = "give whole numbers, and 0 if a side has no votes"
+    remedy = "write whole numbers, and 0 if a side has no votes"
     found.rows("E106", "the number of votes is not a whole number", None, is_wrong, remedy, {})
     found.stop_at_errors()
     require_size(table.name, int(counts.to_numpy().sum()), table.frame.shape[1])
@@ -852,7 +850,7 @@ def _one_row_a_vote(table: Table) -> Table:
 
 
 def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
-    """Return the table with a winner for the two ratings or ranks of each row.
+    """Return the table with a winner column, which is derived from the two ratings or ranks in each row.
 
     The higher rating or the lower rank wins, and equal numbers are a tie. If one of the two numbers is missing, the row
     has no winner.
@@ -876,11 +874,11 @@ def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Add a column to ``keys`` that distinguishes repeated ratings of an answer; return ``keys`` and a text.
+    """Add a column that distinguishes repeated ratings of an answer to ``keys``; return ``keys`` and a text.
 
-    The column holds, for example, the criterion or the task of a rating. If one of several criteria is the overall
-    impression, only the rows with the overall impression are kept. The text, which is part of a notice, names the
-    column, and is empty if no column distinguishes repeated ratings.
+    The added column holds, for example, the criterion or the task of a rating. If one of several criteria is the
+    overall impression, only the rows with the overall impression are kept. The text becomes part of a notice and names
+    the column. If no column distinguishes repeated ratings, the text is empty.
     """
     of_one = keys.drop(columns="response")
     for name in others:
@@ -896,11 +894,11 @@ def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.Da
 
 
 def _answers_beside(table: Table, number: str) -> Table:
-    """Make a table of pairs of answers from a table with one answer and its rating or rank in each row.
+    """Convert a table with one rated or ranked answer in each row to a table with a pair of answers in each row.
 
-    The answers to a prompt are sorted by their first appearance in the table, so that all annotators compare the same
-    pairs, and each answer is compared with the next answer. The table does not contain all k (k - 1) / 2 pairs of k
-    answers, because an annotator's k numbers are not k (k - 1) / 2 independent votes.
+    The answers to a prompt are sorted by first appearance, and each answer is compared with the next one, so that all
+    annotators compare the same pairs. The table does not contain all k (k - 1) / 2 pairs of k answers, because an
+    annotator's k numbers are not k (k - 1) / 2 independent votes.
     """
     frame, theirs = table.frame, table.theirs
     places = as_ratings(frame[theirs[number]])
@@ -915,7 +913,7 @@ def _answers_beside(table: Table, number: str) -> Table:
         like = unused_columns(table.with_names({own: own for own in theirs.values()}))
         what = "some answers are rated more than once, but no column names the annotators"
         fix: Correction = {"columns": {"annotator": like[0]}} if like else {}
-        raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
+        raise DataError([Problem("E110", what, table.name, "name the annotator column", fix=fix)])
     if not len(keys):
         what = f'column "{theirs[number]}" holds no numbers and no grades in words'
         remedy = "write numbers in the column, or name another column as the ratings"
@@ -939,7 +937,7 @@ def _answers_beside(table: Table, number: str) -> Table:
     sizes = np.bincount(group)
     n_all = int((sizes * (sizes - 1) // 2).sum())
     what = (
-        f"one answer in each row: {counted(len(first), 'pair')} of an answer and the next answer to the same prompt"
+        f"one answer in each row: {counted(len(first), 'pair')} of consecutive answers to the same prompt"
         + (f", not all {n_all:,} pairs" if n_all > len(first) else "")
         + (f"; {counted(n, 'row')} without a number left out" if n else "")
         + left_out
