@@ -616,8 +616,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # delete theta of checkpoints that TRL has deleted, but keep folders with a trainer state, which are
-            # checkpoints
+            # delete theta of checkpoints that TRL has deleted, but not checkpoints, which have a trainer state
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 

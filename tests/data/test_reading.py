@@ -55,7 +55,7 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("annotator_class", 1, ["b"], "E112", "annotator_class: a cell is a list"),
         ("comparison_id", 5, None, "E108", "no comparison_id"),
         ("comparison_id", 5, "c0", "E116", "same comparison_id and different texts"),
-        ("weight", 1, 0.0, "E106", "not a number above 0: 8 of 8"),
+        ("weight", 1, 0.0, "E106", "not a positive number: 8 of 8"),
         ("shown_first", 1, "lft", "E109", 'unknown shown_first "lft"'),
         ("shown_first", 1, ["b", "a"], "E109", "shown_first: a cell is a list"),
     ],

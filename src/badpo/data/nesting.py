@@ -117,7 +117,7 @@ def _opened_text(column: pd.Series, first: str) -> pd.Series:
 
 
 def _without_arrays(cell: Cell | Objects) -> Cell:
-    """Convert the arrays that parquet files have in cells to lists, and pairs of a role and a text to chat messages."""
+    """Convert arrays from parquet cells to lists, and pairs of a role and a text to chat messages."""
     if isinstance(cell, dict):
         return {key: _without_arrays(value) for key, value in cell.items()}
     if not isinstance(cell, list | np.ndarray):
@@ -158,7 +158,7 @@ def _listed(cell: Cell) -> list[Cell] | None:
 
 
 def flatten(table: Table) -> Table:
-    """Return the table with a column for each part of an object and a row for each vote in a list.
+    """Give each part of an object its own column, and each vote in a list its own row.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def _with_values_by_id(table: Table) -> Table:
     """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, with lists of the values.
 
     A column of mappings is replaced if, in each row, another column holds a list of objects with the same ids. The list
-    has the mapping's values in the order of these objects.
+    contains the values of the mapping in the order of the objects in the other column.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}
@@ -237,7 +237,7 @@ def _with_columns(
 def _parts_of_objects(name: str, cells: list[Cell]) -> Parts | None:
     """Split a column of objects, of lists with named values, or of one-element lists into columns.
 
-    If the cells hold neither objects nor lists of these kinds, the result is None.
+    If the column cannot be split, the result is None.
     """
     if any(map(is_message, cells)):
         contents = [
@@ -324,7 +324,7 @@ def _name_sides(key: str, records: Sequence[list[Record]]) -> bool:
 
 
 def _votes_by_person(name: str, objects: Sequence[Record]) -> list[Cell] | None:
-    """If objects map annotators to their votes, return a list of votes for each object; otherwise return None."""
+    """Convert objects that map annotators to votes to lists of votes; return None for other objects."""
     counts = Counter(itertools.chain(*objects))
     is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
     values: list[Cell] = [value for each in objects for value in each.values() if value is not None]

@@ -28,7 +28,7 @@ MOST_WORDS = 8  # largest number of words in an id that is searched for inside o
 EVERYONE = "everyone"  # the only annotator of a table without an annotator column
 FEWEST_ANNOTATORS = 5  # smallest number of people behind a published figure
 # MOST_OF_ONE is the largest share of the votes behind a published figure that one person may have cast.
-# MOST_OF_FOUR is the largest share of these votes that the FEWEST_ANNOTATORS - 1 most active people may have cast.
+# MOST_OF_FOUR is the corresponding share for the FEWEST_ANNOTATORS - 1 people with the most votes.
 MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
 # Annotators of the class "model" are not people, so badpo writes their names instead of pseudonyms.
 MODEL_CLASS = "model"
@@ -72,8 +72,8 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 def is_pseudonym(text: str) -> bool:
     """Return whether a text is a pseudonym.
 
-    The function verifies the check characters of a pseudonym. A text that only looks like a pseudonym passes this check
-    with a probability of about one in a million.
+    The function verifies the check characters of a pseudonym. A text that only looks like a pseudonym passes
+    verification with a probability of about one in a million.
     """
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
@@ -113,8 +113,7 @@ def pseudonym_key() -> bytes:
                 made = Path(folder, path.name)
                 made.touch(0o600)
                 made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
-                # a hard link makes the complete key file appear at once, and if two processes create a file, the first
-                # one stays
+                # a hard link makes the complete key file appear at once; if another process was faster, its file stays
                 with contextlib.suppress(FileExistsError):
                     os.link(made, path)
         except OSError as error:
@@ -241,8 +240,8 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
 def is_dominated(n_votes: Iterable[float]) -> bool:
     """Return whether one to four people cast so many of the votes behind a figure that it reveals their votes.
 
-    ``n_votes`` has the number of votes of each person. It has no votes of models, because the figures of models are
-    published and could be subtracted from the figure of all annotators.
+    ``n_votes`` has the number of votes of each person. Models are excluded, because their figures are published and
+    could be subtracted from the figure of all annotators.
 
     Examples
     --------

@@ -35,7 +35,7 @@ LISTED = 5  # a message lists this many values before "and N more"
 _LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
 _LONGEST_NAME = 200  # for longer words, computing their similarity takes seconds
 # control characters that change what a terminal shows, except tabs and line feeds
-# a carriage return is one of them, because a terminal overwrites the text before it
+# carriage returns are included, because a terminal overwrites the text before a carriage return
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -101,7 +101,7 @@ class Problem:
         return self.told(python_options(self.fix))
 
     def told(self, options: str) -> str:
-        """Format the problem as text; ``options`` are options of `Judgments.read` that follow the remedy.
+        """Format the problem as text, with ``options`` of `Judgments.read` after the remedy.
 
         For an error, ``options`` are not printed, because `corrected` formats one call with the options that solve all
         errors.
@@ -222,7 +222,7 @@ class ConfigError(ValueError):
         return written_out(super().__str__())
 
 
-# the type of each argument of a public function, with an example; None may replace a mapping or a text
+# types of public arguments, with examples; arguments that take a mapping or a text also accept None
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (
         Mapping,
@@ -309,7 +309,7 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
 
 
 def listed(values: Sequence[Any], n: int | None = None) -> str:
-    """Format the first five values and the number of the other values; there are ``n`` values in total."""
+    """List the first five of ``n`` values, and count the remaining values."""
     n_more = (len(values) if n is None else n) - LISTED
     return ", ".join(map(str, values[:LISTED])) + f" and {n_more:,} more" * (n_more > 0)
 

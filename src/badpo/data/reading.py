@@ -133,11 +133,11 @@ _LEFT_OUT = {
     "repeated vote": "N133",
     "exported twice": "N132",
 }
-# If at least FEWEST_COPIES votes are repeated with the sides exchanged, and all agree, the table was exported twice. If
-# fewer votes are repeated, annotators may have judged some pairs twice with the same result.
+# If at least FEWEST_COPIES votes are repeated with exchanged sides, and all agree, the table was exported twice.
+# If fewer votes are repeated, annotators may have judged some pairs twice with the same result.
 FEWEST_COPIES = 20
-# Two columns of numbers define what the labels in a winner column mean if at least _FEWEST_AGREEING rows have a label
-# and the share of labels that agree with the numbers is at least _AGREEING.
+# Two columns of numbers define what labels mean only if at least _FEWEST_AGREEING rows have a label.
+# The share of labels that agree with the numbers must be at least _AGREEING.
 _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
@@ -155,7 +155,7 @@ class Request:
     layout: str | None
 
     def with_options(self, options: Correction) -> "Request":
-        """Return the request with other options; entries of ``columns`` and ``winners`` are added to the request's."""
+        """Return the request with changed options; ``columns`` and ``winners`` are extended, not replaced."""
         return replace(
             self,
             columns={**self.columns, **options.get("columns", {})},
@@ -205,8 +205,9 @@ def _add_corrections(error: DataError, source: Source | Table, request: Request)
     """Find options with which badpo can read the table, and add them to the error.
 
     The function tries the options that the problems in the error propose, until it can read the table or no proposal is
-    left. If it can read the table, it may also add a few rows to the error as examples. If no column is known to name
-    the annotators, the function adds to the error the columns that may name them.
+    left. If the table can be read with the proposed options, the function may also add a few rows to the error as
+    examples. If no column is known to name the annotators, the function adds to the error the columns that may name
+    them.
     """
     told = error
     fix: Correction = {}
@@ -273,7 +274,7 @@ def _leaves_out_rows(fix: Correction) -> bool:
 
 
 def _other_meanings(error: DataError) -> list[tuple[str, Correction]]:
-    """Return options that read labels or empty cells as ties where ``error.fix`` leaves out their rows."""
+    """Return options under which rows that ``error.fix`` leaves out count as ties."""
     winners = error.fix.get("winners", {})
     ties = {label: "tie" for label, side in winners.items() if side == _SKIP}
     if not ties:
@@ -615,7 +616,7 @@ def _report_ids(raw_ids: Objects, names: pd.Series, found: Findings) -> None:
     """Report raw ids that identify people directly, and groups of annotators whose ids differ only in spelling."""
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; badpo replaced them with pseudonyms while reading"
-        remedy = "share only the imported table, which holds pseudonyms, and not the source table"
+        remedy = "share only the imported table, which holds pseudonyms, not the source table"
         found.note("W301", what, remedy)
     groups = names.groupby([*map(folded_id, raw_ids)], sort=False)
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
@@ -679,8 +680,8 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 def shared_beginning(first: Text, second: Text) -> int:
     """Return the number of characters or messages in the common prefix of two responses.
 
-    The common prefix is never a whole response, so a response is never empty after its removal. A space at the end of
-    the common prefix stays with the responses, as in TRL.
+    The common prefix is never a whole response, so removing it never leaves a response empty. A space at the end of the
+    common prefix stays with the responses, as in TRL.
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:
@@ -811,7 +812,7 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         rows["weight"] = weight = as_numbers(found.frame["weight"])
         wrong = ~(np.isfinite(weight) & (weight > 0))
         remedy = "write a positive weight, or leave out the row"
-        found.rows("E106", "the weight is not a number above 0", "weight", wrong, remedy)
+        found.rows("E106", "the weight is not a positive number", "weight", wrong, remedy)
     rows["shown"] = _shown_first(found)
     _said_otherwise(rows, texts, found)
 
@@ -867,9 +868,9 @@ def _shown_first(found: Findings) -> Ints:
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
     """Return the sign of each row's winner: +1 for a, -1 for b, and 0 for a tie or an unknown label.
 
-    A label has the meaning that the user gave. If the user gave none, the label may name a side, a response column, or
-    the preferred text or model of its row. If the labels do not match the names of the response columns, a notice
-    reports how the labels were read. Labels that could mean either side are an error.
+    A meaning that the user gave to a label takes precedence. A label without a given meaning may name a side, a
+    response column, or the preferred text or model of its row. If the labels do not match the names of the response
+    columns, a notice reports how the labels were read. A label that could mean either side is an error.
     """
     remedy = "write a, b or tie, or say whether an empty cell means a tie or no vote (skip)"
     n_empty = int(ids_in(found.frame["winner"]).isna().sum()) if "winner" in found.frame else 0
@@ -898,7 +899,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 
 
 def _report_meanings(labels: "_Labels", found: Findings) -> None:
-    """Report how badpo read labels that do not name a response, such as ratings and numbers of answers."""
+    """Report how badpo read labels that do not name a response, such as ratings and the labels 1 and 2."""
     scale, stated_by = labels.scale, labels.stated_by
     by_order = {
         label: side

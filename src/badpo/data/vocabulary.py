@@ -112,8 +112,8 @@ def folded(text: str) -> str:
     return _fold(text) if len(text) > LONGEST_LEGEND else _fold_name(text)
 
 
-# The pieces of a long text are ASCII characters followed by at most 100 other characters. Splitting a text before an
-# ASCII character is safe, because such a character never combines with the previous character.
+# A long text is split into pieces of ASCII characters, each followed by at most 100 other characters.
+# Splitting a text before an ASCII character is safe, because it never combines with the previous character.
 _PIECES = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{1,100}|[\x00-\x7f]+")
 
 
