@@ -507,6 +507,11 @@ def too_large(kind: str, folder):
             with pa.ipc.new_file(path.with_suffix(".arrow"), schema, options=options) as file:
                 file.write(pa.record_batch([cells], schema))
             return path.with_suffix(".arrow")
+        case "arrow with repeated bytes":
+            cells = pa.DictionaryArray.from_arrays(np.zeros(1_000, dtype=np.int8), [b"x" * 2**23])
+            with pa.ipc.new_file(path.with_suffix(".arrow"), pa.schema({"audio": cells.type})) as file:
+                file.write(pa.record_batch([cells], ["audio"]))
+            return path.with_suffix(".arrow")
         case "folder of shards":
             cells = pa.DictionaryArray.from_arrays(np.zeros(1_000, dtype=np.int8), ["x" * 2**24])
             path = path.with_suffix("")
@@ -520,6 +525,21 @@ def too_large(kind: str, folder):
     return path
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_a_parquet_file_with_another_encoding_of_texts_is_read(encoding, tmp_path):
+    frame = pd.DataFrame(ROWS)
+    encodings = dict.fromkeys(frame.columns, encoding)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table, tmp_path / "v.parquet", use_dictionary=False, column_encoding=encodings)
+    assert read_table(tmp_path / "v.parquet").frame.to_dict("records") == ROWS
+    # texts with a common prefix, which a DELTA_BYTE_ARRAY encoding stores only once
+    frame = pd.DataFrame({**ROWS[0], "chosen": [f"{'x' * 200_000}{i}" for i in range(400)]})
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    pq.write_table(table, tmp_path / "v.parquet", use_dictionary=False, column_encoding=encodings)
+    if encoding == "DELTA_BYTE_ARRAY":
+        assert "too large" in unreadable(tmp_path / "v.parquet")
+
+
 LARGE = ["csv of counts", "csv of names", "csv.gz", "parquet of rows"]
 LARGE += [
     "json of lists",
@@ -527,6 +547,7 @@ LARGE += [
     "parquet of deep lists",
     "parquet of repeated texts in lists",
     "arrow with large texts",
+    "arrow with repeated bytes",
     "folder of shards",
 ]
 
@@ -557,6 +578,14 @@ def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, mo
     monkeypatch.setattr("badpo.data.tables._MOST_MEMORY_TIMES", 1)
     assert "takes more than 0.1 GiB of memory" in unreadable(path)
     assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
+
+
+def test_an_arrow_file_that_stores_a_list_once_for_many_rows_is_refused(tmp_path):
+    lists = pa.array([[1] * 100_000], pa.list_(pa.uint8()))
+    cells = pa.DictionaryArray.from_arrays(np.zeros(16_000, dtype=np.int8), lists)
+    with pa.ipc.new_file(tmp_path / "v.arrow", pa.schema({"audio": cells.type})) as file:
+        file.write(pa.record_batch([cells], ["audio"]))
+    assert "cannot read columns of the Arrow type dictionary" in unreadable(tmp_path / "v.arrow")
 
 
 def test_rows_that_a_layout_would_make_are_counted_before_they_are_made(monkeypatch):

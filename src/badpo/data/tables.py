@@ -400,15 +400,31 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
     n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # read texts as Arrow dictionaries, so that a text that occurs in many rows is in memory only once
-    columns = map(layout.schema.column, range(layout.num_columns))
+    # read texts as Arrow dictionaries, so that a text that occurs in many rows is in memory only once; Arrow cannot
+    # read the DELTA encodings as dictionaries
+    texts = [
+        layout.schema.column(i).path
+        for i in range(layout.num_columns)
+        if layout.schema.column(i).logical_type.type == "STRING"
+        and not any("DELTA" in name for part in parts for name in part.column(i).encodings)
+    ]
     options = {
-        "read_dictionary": [column.path for column in columns if column.logical_type.type == "STRING"],
+        "read_dictionary": texts,
         "buffer_size": _BUFFER_BYTES,
         "page_checksum_verification": True,
     }
     with pq.ParquetFile(path, **options) as file:
-        yield file.read()
+        content = file.read()
+    # the metadata have the sizes of the encoded texts; a DELTA encoding stores the common prefix of texts only once
+    _require_bytes(path, sum(column.nbytes for column in content.columns if _has_own_texts(column.type)))
+    yield content
+
+
+def _has_own_texts(kind: pa.DataType) -> bool:
+    """Return whether an array of this type has a text, or bytes, of its own for each element."""
+    types = pa.types
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return kind in _TEXT_TYPES or is_binary or types.is_fixed_size_binary(kind)
 
 
 def _read_dropped(path: Path, content: pa.Table) -> list[Dropped]:
@@ -505,19 +521,29 @@ def _measure(content: pa.Table, n_added: int) -> _Size:
     for column in content.columns:
         for level in _levels(column):
             n_cells += len(level)
-            if level.type == column.type:
+            if not pa.types.is_dictionary(level.type):
+                continue
+            if level.type == column.type and level.type.value_type in _TEXT_TYPES:
                 n_repeated += _count_repeated_bytes(level)
-            else:  # each element of a nested array becomes a Python object
+            else:  # each element of a nested array, and each cell that is not a text, becomes a Python object
                 n_bytes += _count_repeated_bytes(level)
     return _Size(content.num_rows, n_cells, n_bytes, n_repeated)
 
 
 def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Yield the chunks of an array and, for all levels of nesting, the arrays of their elements."""
+    """Yield the chunks of an array and, for all levels of nesting, the arrays of their elements.
+
+    Types that store a nested value once for many rows raise an `ArrowNotImplementedError`.
+    """
     if isinstance(array, pa.ChunkedArray):
         for chunk in array.chunks:
             yield from _levels(chunk)
         return
+    is_dictionary = pa.types.is_dictionary(array.type)
+    if pa.types.is_run_end_encoded(array.type) or (
+        is_dictionary and pa.types.is_nested(array.type.value_type)
+    ):
+        raise pa.ArrowNotImplementedError(f"badpo cannot read columns of the Arrow type {array.type}")
     yield array
     inner = []
     if pa.types.is_struct(array.type):
@@ -530,13 +556,13 @@ def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
         yield from _levels(each)
 
 
-def _count_repeated_bytes(array: pa.Array) -> int:
-    """Count the bytes of texts in a dictionary-encoded array, once for each occurrence; return 0 for other arrays.
+def _count_repeated_bytes(array: pa.DictionaryArray) -> int:
+    """Count the bytes of the texts in a dictionary-encoded array, once for each occurrence.
 
-    A small parquet file can store a long text once and repeat it in very many rows. Processing all of its repeated
-    texts could take days.
+    A small file can store a long text once and repeat it in very many rows. Processing all of its repeated texts could
+    take days.
     """
-    if not pa.types.is_dictionary(array.type) or array.type.value_type not in _TEXT_TYPES:
+    if not _has_own_texts(array.type.value_type):
         return 0
     return pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0
 
