@@ -463,7 +463,7 @@ def _maximize(
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
-    """Inverse and log-determinant of a symmetric matrix, with negative eigenvalues replaced by their absolute values."""
+    """Inverse and log-determinant of a symmetric matrix, with absolute values in place of negative eigenvalues."""
     try:
         return inverted(matrix)
     except LinAlgError:

@@ -1,15 +1,15 @@
-r"""Empirical Bayes estimates: shrink every annotator's deviation toward the pool, and flag large deviations.
+r"""Empirical Bayes estimates: shrink each annotator's deviation toward the pool mean, and flag large deviations.
 
 The posterior of an annotator's deviation can be computed in two ways. `shrink_normal` treats estimates as :math:`\hat
-d_k \sim N(d_k, s_k^2)` and assumes that true deviations have a normal prior, whose standard deviation tau is estimated
-from the same estimates. If annotators have only about a dozen informative votes each, however, estimates are too large
-or even infinite, large estimates have large standard errors, and the estimate of tau is biased. `shrink_votes`
-therefore integrates the biases out of the conditional likelihood. For an annotator without an estimate, the posterior
-equals the prior, and ``basis`` is ``prior``.
+d_k \sim N(d_k, s_k^2)` and assumes a normal prior for the true deviations, whose standard deviation tau is estimated
+from the same estimates. This normal model fails if annotators have only about a dozen informative votes each: estimates
+are too large or even infinite, large estimates have large standard errors, and the estimate of tau is biased.
+`shrink_votes` therefore integrates the conditional likelihood over the biases. For an annotator without an estimate,
+the posterior equals the prior, and ``basis`` is ``prior``.
 
-In a real pool all annotators differ a little, so a test of exact equality flags everyone if there are enough votes.
-Flags therefore use the posterior probability that a deviation exceeds a relevant size. The test of equality remains
-available for pools in which all other annotators may have the same bias.
+In a real pool, all annotators differ a little, so a test of exact equality flags every annotator if the votes are
+numerous enough. Flags therefore use the posterior probability that a deviation exceeds a relevant size. For pools in
+which all other annotators may have the same bias, a test of equality is also available (`benjamini_hochberg`).
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from badpo.estimation.conditional_likelihood import KnownWins, Winners
 from badpo.estimation.fit import ArrangedVotes, Votes, arrange_votes, find_identified_biases
 from badpo.theory import Array, Bools, Floats, Ints
 
-# At the ends of a 95 % confidence interval, the log-likelihood is this much lower than at its maximum.
+# Difference between the maximum of the log-likelihood and its value at the limits of a 95 % confidence interval.
 DROP = float(chdtri(1, 0.05)) / 2
-# Values of tau are left out if their log-likelihood is more than this much below the maximum.
+# Values of tau are omitted if their log-likelihood is lower than the maximum by more than this value.
 NEGLIGIBLE = 12.0
 # Number of values of tau over which `shrink_normal` averages.
 TAU_NODES = 31
-# Number of bisections for a quantile.
+# Number of bisection steps for a quantile.
 BISECTIONS = 30
-# `FAR_SHARES` are possible shares of annotators with large deviations from the pool mean.
-# `FAR_RATIOS` are possible ratios of the standard deviation of large deviations to that of ordinary deviations.
+# `FAR_SHARES` are the possible shares of annotators with large deviations from the pool mean.
+# `FAR_RATIOS` are the possible ratios of the sd of large deviations to the sd of ordinary deviations.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
-# Number of EM iterations that estimate the center of the priors.
+# Number of EM iterations for the center of the priors.
 CENTERINGS = 8
-# A prior is left out if its posterior probability is below this value.
+# A prior is omitted if its posterior probability is below this value.
 UNLIKELY = 1e-3
-# Largest number of annotators whose estimates determine the weights of the priors.
+# Largest number of annotators from whom the weights of the priors are estimated.
 LARGEST_SAMPLE = 1000
 # Largest number of biases for which the covariance is computed as a dense matrix.
 LARGEST_DENSE = 600
-# Largest group of biases whose variances are computed exactly even if the pool is large.
+# Largest group of biases with exact variances in a large pool.
 FEW = 40
-# Uncertainty about other biases lowers the approximate precision of a bias by at most this share.
+# Largest share by which uncertainty about other biases reduces the approximate precision of a bias.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
 # Newton's method stops if the mean square of a step, in posterior standard deviations, is below `NEAR_ENOUGH`.
@@ -64,9 +64,9 @@ NEWTON_STEPS, MOST_HALVINGS = 50, 40
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 # Number of values of tau over which `shrink_votes` averages.
 NODES = 11
-# Largest number of rounds that update tau and the dispersion, and smallest change that leads to another round.
+# Largest number of updates of tau and the dispersion; the updates end when the dispersion changes by less than SETTLED.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
-# Smallest posterior probability of a large deviation at which an annotator is flagged.
+# Smallest posterior probability of a large deviation for which an annotator can be flagged.
 LIKELY = 0.5
 # Range of tau / (scale + tau).
 NARROWEST, WIDEST = 0.01, 0.99
@@ -79,9 +79,9 @@ _POINTS, _WEIGHTS = np.array(hermegauss(15))[..., None]
 
 @dataclass(frozen=True)
 class Mixture:
-    """One distribution for each annotator k: the sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
+    """Mixture distribution of each annotator k: the sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
 
-    Each of the three arrays is of shape (m, n_parts), and all standard deviations are above 0.
+    All three arrays have the shape (m, n_parts), and all standard deviations are above 0.
     """
 
     means: Floats
@@ -95,17 +95,17 @@ class Mixture:
 
     @property
     def sd(self) -> Floats:
-        """Standard deviation of every row's distribution, including the variance between the row's components."""
+        """Standard deviation of the mixture in every row, including the variance between components."""
         centered = self.means - self.mean[:, None]
         return np.asarray(np.sqrt((self.weights * (self.sds**2 + centered**2)).sum(axis=1)))
 
     def cdf(self, value: Floats | float) -> Floats:
-        """Probability that a draw from each row's distribution is at most ``value``."""
+        """Probability that a draw from the mixture is at most ``value``, for every row."""
         gap = np.reshape(value, (-1, 1)) - self.means
         return np.asarray((self.weights * ndtr(gap / self.sds)).sum(axis=1))
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """Return ``n`` draws from all rows, of shape (n, m). Each draw uses the same value of tau for all rows."""
+        """Return ``n`` draws for every row, with shape (n, m). Within a draw, all rows use the same value of tau."""
         m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
         part = np.array([(ends < random.random()).sum(axis=1) for _ in range(n)])
@@ -114,7 +114,7 @@ class Mixture:
         return np.asarray(self.means[chosen] + self.sds[chosen] * noise)
 
     def quantile(self, probability: float) -> Floats:
-        """Quantile of every row's distribution, accurate to a billionth of the range that the row's components span."""
+        """Quantile of the mixture in every row, accurate to a billionth of the range of the components' quantiles."""
         parts = self.means + ndtri(probability) * self.sds
         low, high = parts.min(axis=1), parts.max(axis=1)
         for _ in range(BISECTIONS):
@@ -127,22 +127,22 @@ class Mixture:
 
 @dataclass(frozen=True)
 class ShrunkenBiases:
-    """Posterior of every annotator's deviation given the whole pool. All values are in log-odds.
+    """Posterior of every annotator's deviation, given the votes of the whole pool, in log-odds.
 
     Attributes
     ----------
     posterior : Mixture
         Posterior of every annotator's deviation; NaN only if no annotator has an estimate.
     basis : object array of shape (m,)
-        Source of the posterior in addition to the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
+        Information in the posterior besides the prior: ``estimate``, ``votes``, or ``prior`` (none).
     tau, tau_low, tau_high : float
-        Between-annotator standard deviation of the true biases and its 95 % confidence interval. With fewer than two
-        estimates tau is NaN and the interval is (0, inf).
+        Between-annotator standard deviation of the true biases, with its 95 % confidence interval. With fewer than two
+        estimates, tau is NaN and the interval is (0, inf).
     reliability : float
-        Mean of tau^2 / (tau^2 + se^2) over the annotators with an estimate: the share of the estimates' variance that
-        is due to true differences, 0 to 1; NaN if tau is NaN.
+        Share of the variance of the estimates that is due to true differences, 0 to 1: the mean of tau^2 / (tau^2 +
+        se^2) over annotators with an estimate. NaN if tau is NaN.
     estimate, error : array of shape (m,)
-        Normal estimates and standard errors with the same information as the votes; NaN without votes.
+        Normal estimates and standard errors that contain the same information as the votes; NaN without votes.
     """
 
     posterior: Mixture
@@ -156,7 +156,7 @@ class ShrunkenBiases:
 
 
 def _without_estimates(m: int) -> ShrunkenBiases:
-    """Result for a pool without any estimate."""
+    """Return the result for a pool without any estimate."""
     nothing = np.full((m, 1), np.nan)
     posterior = Mixture(nothing, nothing, np.ones((m, 1)))
     basis = np.full(m, "prior", object)
@@ -168,7 +168,7 @@ def _without_estimates(m: int) -> ShrunkenBiases:
 
 @dataclass(frozen=True)
 class TauLikelihood:
-    r"""Restricted likelihood of tau, the standard deviation of true biases, from estimates with known errors.
+    r"""Restricted likelihood of tau (the standard deviation of true biases) for estimates with known errors.
 
     .. math:: \hat d_k \sim N(\mu, \tau^2 + s_k^2), \qquad \mu \text{ integrated out under a flat prior}
     """
@@ -182,7 +182,7 @@ class TauLikelihood:
         return float(1 / np.sqrt(np.mean(1 / self.se**2)))
 
     def log_likelihood(self, tau: ArrayLike) -> Floats:
-        """Log-likelihood of each value of tau, up to a constant."""
+        """Log-likelihood of each value of tau, up to an additive constant."""
         between = np.asarray(tau, float)[..., None] ** 2
         weight = 1 / (between + self.se**2)
         total = weight.sum(axis=-1)
@@ -209,10 +209,10 @@ class TauLikelihood:
         return float(peak) if self.at(peak) > self.at(0.0) else 0.0
 
     def ends(self, drop: float) -> Floats:
-        """Return the values of tau / (scale + tau) at which the log-likelihood is lower than its maximum by ``drop``.
+        """Return the two values of tau / (scale + tau) at which the log-likelihood is ``drop`` below its maximum.
 
-        If the log-likelihood decreases by less than ``drop`` on one side of the maximum, the end of the range is
-        returned.
+        If the log-likelihood decreases by less than ``drop`` on one side of the maximum, the function returns the end
+        of the range on this side.
         """
 
         def height(share: float) -> float:
@@ -227,7 +227,7 @@ class TauLikelihood:
 
 
 def _tau_of_share(share: _Share, scale: float) -> _Share:
-    """Convert share = tau / (scale + tau), which is between 0 and 1, to tau."""
+    """Convert share = tau / (scale + tau), a number between 0 and 1, to tau."""
     return scale * share / (1 - share)
 
 
@@ -236,33 +236,32 @@ def _log_flat_prior(shares: Floats) -> Floats:
 
     In terms of share = tau / (scale + tau), a flat density of tau^2 is proportional to share / (1 - share)^3.
 
-    The prior does not depend on the unit of tau. Among flat priors, only a flat prior of :math:`\tau^2` gives the
-    credible intervals of biases the stated coverage (Morris and Tang, 2011, "Estimating random effects via adjustment
-    for density maximization"). With at most three annotators the votes do not outweigh the prior: tau may then be
-    large, and deviations are shrunk very little.
+    The prior does not depend on the unit of tau. Among flat priors, only a flat prior of :math:`\tau^2` gives credible
+    intervals of biases with the stated coverage (Morris and Tang, 2011, "Estimating random effects via adjustment for
+    density maximization"). With at most three annotators, the votes do not outweigh the prior, so tau may be large and
+    deviations are hardly shrunk.
     """
     return np.asarray(np.log(shares / (1 - shares) ** 3 * np.gradient(shares)))
 
 
 def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> ShrunkenBiases:
-    r"""Shrink deviations with priors whose standard deviation tau is estimated, and account for uncertainty about tau.
+    r"""Shrink deviations with estimated priors, and account for uncertainty about tau, the prior standard deviation.
 
     .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
 
-    The posterior is averaged over this prior and over priors with which a few annotators have large biases
-    (`_average_priors`). Tau is estimated with the normal prior.
+    The posterior is an average over this normal prior and over priors that allow a few annotators large biases
+    (`_average_priors`). Tau is estimated under the normal prior.
 
-    The estimate of tau maximizes the restricted likelihood (mu is integrated out under a flat prior). Its interval
-    contains the values whose log-likelihood is less than 1.92 below the maximum. The posterior of d_k does not use this
-    estimate alone. It is averaged over tau under a flat density of tau squared. With few votes or annotators the
-    credible intervals are therefore wider than those of plain empirical Bayes.
+    The estimate of tau maximizes the restricted likelihood (mu is integrated out under a flat prior). The confidence
+    interval of tau contains the values whose log-likelihood is less than 1.92 below the maximum. The posterior of d_k
+    is averaged over all values of tau under a flat density of tau squared, instead of using only the estimate. With few
+    votes or annotators, the credible intervals are therefore wider than those of plain empirical Bayes.
 
-    Estimates and standard errors are of shape (m,). An estimate that is not finite or has no standard error counts as
-    missing.
+    Both arrays have the shape (m,). An estimate counts as missing if it is not finite or has no standard error.
 
     Examples
     --------
-    The estimate with a small error is hardly shrunk; the same estimate with a large error is shrunk:
+    The first two estimates are equal. The estimate with the small error is hardly shrunk, and the other is shrunk:
 
     >>> shrunken = shrink_normal([1.0, 1.0, -0.9, -0.6, 0.5, -1.0], [0.1, 2.0, 0.1, 0.1, 0.1, 0.1])
     >>> [bool(shrunken.posterior.mean[k] > 0.5) for k in (0, 1)]
@@ -296,14 +295,14 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> ShrunkenBiases:
 def _shrink_to_center(
     center: Floats, total: Floats, sd: Floats, value: Floats, se: Floats
 ) -> tuple[Floats, Floats]:
-    r"""Posterior mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu` and posterior variance under a normal prior."""
+    r"""Posterior mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu`, and posterior variance, under a normal prior."""
     kept = sd**2 / (sd**2 + se**2)
     mean = kept * value + (1 - kept) * center
     return mean, kept * se**2 + (1 - kept) ** 2 / total
 
 
 def _fill_missing(likelihood: TauLikelihood, known: Bools) -> tuple[Floats, Floats]:
-    """Return all annotators' estimates and errors; a missing estimate is set to 0 with a very large error."""
+    """Return estimates and errors for all annotators; a missing estimate is set to 0 with a very large error."""
     value = np.zeros(len(known))
     se = value + 1e6 * likelihood.se.max()
     value[known], se[known] = likelihood.value, likelihood.se
@@ -311,11 +310,11 @@ def _fill_missing(likelihood: TauLikelihood, known: Bools) -> tuple[Floats, Floa
 
 
 def _priors(taus: Floats) -> Floats:
-    """Priors as mixtures of three normal distributions: their shares, offsets from the center and standard deviations.
+    """Shares, offsets and standard deviations of the priors, which are mixtures of three normal distributions.
 
-    The arrays of shares, offsets and standard deviations are of shape (3, n_priors, n_taus, 1). The first prior is
-    normal. Under the other priors, a few annotators have large deviations, either around the other annotators' center
-    or on both sides of this center.
+    Each of these arrays has the shape (3, n_priors, n_taus, 1); offsets are from the center of the prior. The first
+    prior is normal. Under the other priors, a few annotators have large deviations, either around the center of the
+    other annotators or on both sides of this center.
     """
     parts: list[list[tuple[float, float, float]]] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
     for far, ratio in product(FAR_SHARES, FAR_RATIOS):
@@ -332,7 +331,7 @@ def _priors(taus: Floats) -> Floats:
 def _weigh_parts(
     prior: Floats, value: Floats, se: Floats, center: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return each estimate's precision under each prior component, its log-likelihood, and component probabilities."""
+    """Return precisions and log-likelihoods of the estimates under each prior, and probabilities of the components."""
     share, offset, sd = prior
     weight = 1 / (sd**2 + se**2)
     apart = value - offset - center[..., None]
@@ -353,16 +352,16 @@ def _average_priors(
     log_prior: Floats,
     tau_interval: tuple[float, float, float],
 ) -> ShrunkenBiases:
-    r"""Average the posterior under a normal prior and the posteriors under priors that allow a few large biases.
+    r"""Average the posteriors under a normal prior and under priors that allow a few large biases.
 
     .. math:: d_k \sim (1 - \pi) N(\mu, t^2) + \pi N(\mu, r^2 t^2) \quad\text{or}\quad
         (1 - \pi) N(\mu, t^2) + \tfrac{\pi}{2} N(\mu - r t, t^2) + \tfrac{\pi}{2} N(\mu + r t, t^2)
 
-    Here t is such that the standard deviation is tau. The shares pi are ``FAR_SHARES`` and the ratios r are
-    ``FAR_RATIOS``. All priors, including the normal one, have the same prior probability and the same prior of tau. If
-    a few annotators are far from a narrow group of others, a normal prior overestimates the standard deviation within
-    the group, and overestimates the deviations of its members. The center mu is the most likely one, found by EM, with
-    the error of a mean. With one estimate only the normal prior is used.
+    Here t is chosen so that the prior has the standard deviation tau. The shares pi are ``FAR_SHARES``, and the ratios
+    r are ``FAR_RATIOS``. All priors, including the normal prior, have the same probability and the same prior of tau.
+    If a few annotators are far from a narrow group of others, a normal prior overestimates the standard deviation
+    within the group and the deviations of its members. EM finds the most likely center mu, and mu has the error of a
+    mean. With a single estimate, only the normal prior is used.
     """
     annotator_basis = np.where(known, basis, "prior").astype(object)
     between = tau_interval[0] ** 2
@@ -371,7 +370,7 @@ def _average_priors(
     estimates[:, known] = likelihood.value, likelihood.se
     if len(likelihood.value) == 1:
         return ShrunkenBiases(normal, annotator_basis, *tau_interval, reliability, *estimates)
-    # a larger sample of annotators would take longer without changing the weights of the priors
+    # the weights of the priors would hardly change with a larger sample of annotators
     step = -(-len(likelihood.value) // LARGEST_SAMPLE)
     value, se, prior = likelihood.value[::step], likelihood.se[::step], _priors(taus)
     center = np.full(prior.shape[2:4], np.median(value))
@@ -401,17 +400,17 @@ def _average_priors(
 
 
 def _join_mixtures(parts: list[Mixture]) -> Mixture:
-    """Join mixtures into one mixture of all their components, with weights that add up to 1."""
+    """Join mixtures into one mixture of all components, with weights that sum to 1."""
     columns = zip(*(vars(part).values() for part in parts), strict=True)
     means, sds, weights = (np.hstack(each) for each in columns)
     return Mixture(means, sds, weights / weights.sum(axis=1, keepdims=True))
 
 
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
-    """Average two posteriors, where ``chance`` is the probability that the second one is correct for all annotators.
+    """Average two posteriors; ``chance`` is the probability that the second posterior is correct for all annotators.
 
-    The result has the tau of the more probable posterior; the interval of tau covers the intervals of both posteriors.
-    A posterior with a probability of at most 10 % does not widen the interval of tau.
+    Tau is that of the more probable posterior. The interval of tau covers the intervals of all
+    posteriors with a probability above 10 %.
     """
     both = (one, 1 - chance), (other, chance)
     likely = [shrunken for shrunken, share in both if share > 0.1]
@@ -434,17 +433,17 @@ def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float
 class _VotePool:
     """Informative votes of a pool, with the attribute and group of every bias that has an informative vote.
 
-    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` is the size
-    of each bias's group; it is infinite if the attribute varies between the votes on one comparison, because the shared
-    bias is then identified. ``scale`` contains, for each attribute, the typical error of a bias if all biases are
-    equal. ``point`` is the last expansion of the likelihood, from which the search for the next mode starts. The
-    likelihood is raised to the power of 1 / ``dispersion``.
+    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` has the
+    size of each bias's group, or infinity if votes on one comparison differ in the attribute, because the shared bias
+    is then identified. ``scale`` is the typical error of a bias toward each attribute if all biases are equal.
+    ``point`` is the last expansion of the likelihood; the search for the next mode starts at this point. The likelihood
+    is raised to the power of 1 / ``dispersion``.
 
-    The votes on a comparison are in the order of their codes. Votes of one annotator with the same differences have
-    the same code. Comparisons with the same codes and as many wins have the same moments, so ``model`` and ``design``
-    contain one comparison of each ``kind``, and ``count`` is the number of comparisons of the kind. ``squares``
-    contains the squares of the design. ``alike`` sums the covariances of comparisons with the same codes, for each
-    number of votes, and ``sums`` adds the result to the entries of the information.
+    Votes of one annotator with the same differences have the same code, and votes on a comparison are sorted by code.
+    Comparisons with the same codes and the same number of wins have the same moments. Therefore, ``model`` and
+    ``design`` contain one comparison of each ``kind``, and ``count`` is the number of comparisons of the kind.
+    ``squares`` contains the squared entries of the design matrix. For each number of votes, ``alike`` sums the
+    covariances of comparisons with the same codes; ``sums`` adds the result to the entries of the information matrix.
     """
 
     def __init__(self, votes: ArrangedVotes) -> None:
@@ -476,7 +475,7 @@ class _VotePool:
         self.scale = np.sqrt(n_biases / np.where(total > 0, total, 1.0))
 
     def _add_pairs(self, code: Ints) -> None:
-        """Find out which entries of the information matrix each covariance of two votes contributes to."""
+        """Determine the entries of the information matrix to which the covariance of each pair of votes contributes."""
         first, same = _find_kinds(self.blocks.comparison, code)
         self.alike = []
         for size in np.unique(self.blocks.sizes).tolist():
@@ -506,14 +505,14 @@ class _VotePool:
         self.sums = sparse.csr_array((weight, (place, pair)), (len(rows), blocks.n_pairs))
 
     def curvature(self, precision: Floats) -> sparse.csr_array:
-        """Information matrix of the biases at ``point``, plus the precision of the biases' priors."""
+        """Information matrix of the biases at ``point``, plus the prior ``precision`` of the biases."""
         curvature = copy(self.information)
         curvature.data = self.point.information / self.dispersion
         curvature.data[self.diagonal] += precision
         return curvature
 
     def expanded(self, biases: Floats) -> _Point:
-        """Compute the log-likelihood and its derivatives at the given biases, with a dispersion of 1."""
+        """Compute the log-likelihood and its derivatives at ``biases``, with a dispersion of 1."""
         moments = self.model.winners(self.design @ biases)
         value = float(self.wins @ biases - self.count @ moments.log_total)
         by_size = [(adds, moments.covariance[pairs]) for pairs, adds in self.alike]
@@ -523,7 +522,7 @@ class _VotePool:
 
 
 class _Point(NamedTuple):
-    """Biases, with the log-likelihood, its derivatives, and the moments of the votes for response a at these biases."""
+    """Biases, with the log-likelihood, its derivatives and the moments of the votes for response a."""
 
     biases: Floats
     value: float
@@ -533,12 +532,12 @@ class _Point(NamedTuple):
 
 
 def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
-    """Assign groups to the same kind if each value occurs equally often in all of them.
+    """Assign the same kind to groups in which each value occurs equally often.
 
     The function returns the index of the first group of each kind and the kind of each group.
 
-    The function replaces each value with a random 64-bit number and compares the groups' sums. The probability that two
-    of a million different groups have the same sum is below 1e-7.
+    The function replaces each value with a random 64-bit number, and compares the sums of the groups. The probability
+    that two of a million different groups have the same sum is below 1e-7.
     """
     numbers = np.random.default_rng(0).integers(2**64, size=value.max() + 1, dtype=np.uint64)
     total = np.zeros(group.max() + 1, np.uint64)
@@ -551,26 +550,28 @@ def _find_kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
 def shrink_votes(
     votes: Votes, clusters: ArrayLike | None = None, wanted: ArrayLike = True
 ) -> tuple[ShrunkenBiases, ...]:
-    r"""Estimate tau and posterior deviations from the conditional likelihood of the votes, with biases integrated out.
+    r"""Estimate tau and posterior deviations from the conditional likelihood of the votes, integrated over the biases.
 
     .. math:: L(\tau) = \int \prod_c P(W_c \mid |W_c|, \theta) \prod_k N(\theta_k; \mu, \tau^2) \, d\theta
 
-    The integral is Laplace's approximation around the mode, corrected for each bias by the ratio of its own integral to
-    Laplace's, for a logistic likelihood with the same first four derivatives. The posterior is averaged over tau under
-    a flat density of tau squared. In simulations (`docs/results/audit_statistics.md`) the intervals have the stated
-    coverage with ten or more informative votes per annotator; intervals from estimates with normal errors do not.
+    The integral is Laplace's approximation around the mode. For each bias, the function corrects the approximation by
+    the ratio of the exact integral to Laplace's, for a logistic likelihood with the same first four derivatives. The
+    posterior is averaged over tau under a flat density of tau squared. In simulations
+    (`docs/results/audit_statistics.md`), these intervals have the stated coverage if annotators have ten or more
+    informative votes. Intervals from estimates with normal errors do not have the stated coverage.
 
-    Arguments are those of `badpo.estimation.fit.fit_conditional`. With clusters the likelihood is raised to 1 / phi,
-    where phi is the ratio of the variance of the clusters' scores to the variance that the model implies
-    (`_estimate_dispersion`). If biases differ between prompts, errors are therefore larger, and tau and the biases are
-    means over all prompts.
+    The arguments are those of `badpo.estimation.fit.fit_conditional`. With ``clusters``, the likelihood is raised to
+    the power of 1 / phi, where phi is the ratio of the variance of the cluster scores to the variance implied by the
+    model (`_estimate_dispersion`). If biases differ between prompts, errors are therefore larger, and tau and the
+    biases are means over all prompts.
 
     ``wanted`` marks the attributes whose posterior is needed; the result has no estimate for the other attributes.
 
-    Deviations are from the mean of the annotators whom the votes compare. ``basis`` is "votes", or "prior" for an
-    annotator without an informative vote. With several attributes, the result of each attribute is averaged over its
-    own tau, with the other values of tau at their maximum. Anchors are not supported. If the votes identify the shared
-    bias of an attribute, biases are shrunk toward zero instead of the mean; use `shrink_normal` in this case.
+    Deviations are measured from the mean of the annotators in the same component. ``basis`` is "votes", or "prior" for
+    an annotator without an informative vote. With several attributes, the result for each attribute is averaged over
+    the tau of this attribute, with the tau of each other attribute at its maximum. Anchors are not supported. If the
+    votes identify the shared bias of an attribute, use `shrink_normal`, because `shrink_votes` shrinks biases toward
+    zero instead of the mean.
 
     Examples
     --------
@@ -617,7 +618,7 @@ def shrink_votes(
 
 
 class _PosteriorMoments(NamedTuple):
-    """Mode, mean and standard deviation of every bias for known taus, and the log marginal likelihood."""
+    """Posterior mode, mean and standard deviation of every bias for known taus, and log marginal likelihood."""
 
     mode: Floats
     mean: Floats
@@ -628,12 +629,12 @@ class _PosteriorMoments(NamedTuple):
 def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> _PosteriorMoments:
     """Compute the posterior of the biases for known values of tau, one for each attribute.
 
-    For attribute j, ``share`` is tau / (scale + tau), which is between 0 and 1; ``taus`` contains tau for the other
-    attributes.
+    For attribute j, ``share`` is tau / (scale + tau), a number between 0 and 1. For the other attributes, ``taus``
+    contains tau.
 
-    The search for the posterior mode starts at an interpolated mode: a polynomial in ``share`` passes through the modes
-    for the nearest values of ``share``. This start is usually so close to the mode that one expansion of the likelihood
-    is enough.
+    The search for the posterior mode starts at an interpolated mode, from a polynomial in ``share`` through the modes
+    for the nearest values of ``share``. The interpolated mode is usually so close to the exact mode that one expansion
+    of the likelihood is enough.
     """
     path = pool.paths.setdefault((j, pool.dispersion, *np.delete(taus, j)), {})
     if share not in path:
@@ -649,13 +650,14 @@ def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> 
 
 
 def _estimate_dispersion(pool: _VotePool, j: int, moments: _PosteriorMoments, cluster: Ints) -> float:
-    r"""Ratio of the variance of the clusters' scores to the variance implied by the model; the ratio is at least 1.
+    r"""Ratio, at least 1, of the variance of the cluster scores to the variance implied by the model.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
-    Here k is an annotator's bias toward attribute j, s its score in cluster g, h the cluster's information and v the
-    posterior variances. The second term replaces what the scores lack at the mode, because every bias is fitted to its
-    own votes and depends on the votes of others on the same comparisons.
+    Here k numbers the biases toward attribute j, s is the score of bias k in cluster g, h is the information in the
+    cluster, and v are the posterior variances. At the mode, the scores have too little variance, because each bias is
+    fitted to its own votes and depends on the votes of others on the same comparisons. The second term adds the missing
+    variance.
     """
     votes, n_biases = pool.votes, pool.design.shape[1]
     saw = votes.design(pool.informed).tocoo()
@@ -678,7 +680,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
     """Average the posterior of the biases toward attribute j over values of tau."""
     scale, known, members = pool.scale[j], pool.informed[:, j], pool.attribute == j
     at, top = partial(_posterior_at_share, pool, all_taus, j), all_taus[j] / (scale + all_taus[j])
-    # widen the range of shares until little posterior mass is outside, but not beyond the limits
+    # widen the range of shares, within the limits, until little posterior mass is outside
     least, ends = at(top).log_marginal - 4.5, []
     for farthest in (NARROWEST - top, WIDEST - top):
         reach = 0.05 * farthest
@@ -696,7 +698,8 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
     sds, weights = (np.tile(each, (len(known), 1)) for each in (taus, masses))
     means = np.zeros(sds.shape)
     means[known], sds[known] = mean, sd
-    # find normal estimates whose posteriors under the prior N(0, tau^2) have the computed moments
+    # find normal estimates whose posteriors under the prior N(0, tau^2) have the same moments as the computed
+    # posteriors
     best = np.abs(taus - np.sqrt(masses @ taus**2)).argmin()
     prior_precision, own = taus[best] ** -2, sd[:, best] ** -2
     precision = np.maximum(own - prior_precision, 1e-6 * prior_precision)
@@ -715,7 +718,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
 
 
 def _find_posterior(pool: _VotePool, taus: Floats) -> _PosteriorMoments:
-    """Find the posterior mode of the biases by Newton's method, and the posterior's moments around the mode."""
+    """Find the posterior mode of the biases by Newton's method, and compute the posterior moments around the mode."""
     precision, phi = 1 / taus[pool.attribute] ** 2, pool.dispersion
     is_dense = len(precision) <= LARGEST_DENSE
 
@@ -753,11 +756,11 @@ def _find_posterior(pool: _VotePool, taus: Floats) -> _PosteriorMoments:
 def _approximate_variances(
     pool: _VotePool, curvature: sparse.csr_array, shared: Floats
 ) -> tuple[Floats, float]:
-    """Return the variance of every bias about its group's mean, and the log-determinant of the precision matrix.
+    """Return the variance of every bias around the mean of its group, and the log-determinant of the precision matrix.
 
     In a large pool, most pairs of annotators share few comparisons. The approximate variance of a bias therefore uses
-    only the neighbours of the bias, which share comparisons with it, and ignores that the neighbours share comparisons
-    with other biases. In groups of at most ``FEW`` biases, the variances are exact.
+    only its neighbors (biases that share comparisons with it). The approximation ignores that these neighbors share
+    comparisons with other biases. In groups of at most ``FEW`` biases, the variances are exact.
     """
     diagonal = curvature.diagonal()
     neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1
@@ -781,14 +784,14 @@ def inverted(positive: Floats) -> tuple[Floats, float]:
 def _correct_laplace(
     pool: _VotePool, mode: Floats, variance: Floats, precision: Floats
 ) -> tuple[Floats, Floats, float]:
-    r"""Return every bias's mean and sd without a normal approximation, and a correction of the log marginal likelihood.
+    r"""Return mean and sd of every bias without a normal approximation, and correct the log marginal likelihood.
 
-    The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes, whose number, odds and
-    attribute difference (``unit``) are fitted. At the mode, the log-likelihood of the hypothetical votes has the same
-    first four derivatives as the actual log-likelihood; the third and fourth derivatives are averaged over the other
-    biases. The cumulants of a vote with another vote on the same comparison follow from the probabilities p and the
-    covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2
-    c_{ik}^2`.
+    The likelihood of a bias is approximated by the likelihood of hypothetical logistic votes with a fitted number,
+    fitted odds and a fitted attribute difference (``unit``). At the mode, the log-likelihood of the hypothetical votes
+    has the same first four derivatives as the actual log-likelihood. The third and fourth derivatives are averaged over
+    the other biases. The joint cumulants of two votes on the same comparison follow from their probabilities p and
+    their covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k)
+    c_{ik} - 2 c_{ik}^2`.
     """
     chance, covariance, _ = pool.point.winners
     skew, vote_variance = 1 - 2 * chance, pool.squares @ variance
@@ -808,7 +811,7 @@ def _correct_laplace(
         x = logit(chance) + unit * (bias - mode)
         return np.asarray(wins * x - n_votes * np.logaddexp(0, x) - precision * bias**2 / 2)
 
-    # a row for each point
+    # one row for each quadrature point
     bias = mode + np.sqrt(variance) * _POINTS
     log_ratio = log_posterior(bias) - log_posterior(mode) + _POINTS**2 / 2
     mass = np.exp(log_ratio) * _WEIGHTS
@@ -821,7 +824,7 @@ def _correct_laplace(
 
 
 def probability_exceeds(shrunk: ShrunkenBiases, rho: float) -> Floats:
-    r"""Posterior probability that the absolute value of an annotator's deviation exceeds rho.
+    r"""Posterior probability that the absolute deviation of each annotator exceeds rho.
 
     .. math:: p_k = P(|d_k| > \rho \mid \text{all votes})
 
@@ -836,16 +839,17 @@ def probability_exceeds(shrunk: ShrunkenBiases, rho: float) -> Floats:
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
-    r"""Select the longest list of annotators whose expected share of false flags is at most ``fdr``.
+    r"""Return a mask of the longest list of annotators with an expected share of false flags of at most ``fdr``.
 
     Annotators are added to the list in order of decreasing probability :math:`p_k` of a large deviation, while the mean
-    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added, because a
-    list with many certain flags would otherwise have room for them. If annotators have the same probability, the list
+    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added; without this
+    rule, a list with many certain flags would include unlikely ones. If annotators have the same probability, the list
     contains all of them or none.
 
     Examples
     --------
-    The expected errors of the first two are 0.01 and 0.15, with the mean 0.08; with the third the mean is 0.19:
+    The probabilities of an error are 0.01, 0.15 and 0.4; the mean of the first two is 0.08, and the mean of all three
+    is 0.19:
 
     >>> bayesian_fdr([0.99, 0.85, 0.6, np.nan], 0.10)
     array([ True,  True, False, False])
@@ -859,11 +863,12 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
 
 
 def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
-    r"""For each annotator, the q-value of the hypothesis that the annotator's bias equals the pool's mean bias exactly.
+    r"""Q-value of the hypothesis that an annotator's bias equals the mean bias of the pool exactly, for each annotator.
 
-    The two-sided normal p-values of :math:`\hat d_k / s_k` are adjusted by Benjamini and Hochberg's step-up rule. If
-    every annotator with a q-value of at most 0.1 is flagged, the expected share of false flags is at most 10 %, **if
-    all other annotators have the same bias**. An annotator's q-value is NaN if the annotator's estimate is not finite.
+    The function adjusts the two-sided normal p-values of :math:`\hat d_k / s_k` by the step-up rule of Benjamini and
+    Hochberg. If annotators with a q-value of at most 0.1 are flagged, the expected share of false flags is at most 10
+    %, **provided that all other annotators have the same bias**. The q-value is NaN for an annotator without a finite
+    estimate.
 
     Examples
     --------
