@@ -559,7 +559,7 @@ def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
         )
     left_out = [str(run) for run in found if run not in finished and run.name != REFERENCE]
     if left_out:
-        logger.warning("the following runs are not finished and are left out: %s", ", ".join(left_out))
+        logger.warning("skipping unfinished runs: %s", ", ".join(left_out))
     return finished
 
 
@@ -644,7 +644,7 @@ def _read_content(path: Path, expected: type[Content]) -> Content:
         if error.errors()[0]["type"] == "json_invalid":
             what = f"{path} is not valid JSON ({error.errors()[0]['msg']})"
             raise ConfigError(f"{what}; remove the file and create it again") from error
-        remedy = "measure or train the run again, or do not name its folder"
+        remedy = "measure or train the run again, or exclude its folder"
         raise DataError(
             Problem(
                 "E161",
