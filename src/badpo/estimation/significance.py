@@ -1,30 +1,31 @@
 r"""Test for differences between annotators and between classes of annotators, and measure agreement.
 
-The e-values at the end of the module are evidence, valid at any time, that an annotator votes differently from
-co-voters.
+The e-values in this module are evidence that an annotator votes differently from the co-voters. The evidence is valid
+at any time.
 
-Consider a comparison that receives no further votes and on which s of n votes are for side a. If annotator k votes like
-the co-voters, each of the n voters is equally likely to be one of the s voters. The probability that annotator k chose
-side a is then s / n, whatever the quality of the two responses. A bias that exceeds the co-voters' bias by
-:math:`\epsilon` log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n
-- s)`. If annotator k made the choice x, the likelihood ratio of the larger bias to the co-voters' bias is
+Consider a closed comparison on which s of n votes are for side a. If annotator k votes like the co-voters, each of the
+n voters is equally likely to be one of the s voters for side a. The probability that annotator k chose side a is
+therefore s / n, whatever the quality of the two responses. A bias that exceeds the co-voters' bias by :math:`\epsilon`
+log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n - s)`. If
+annotator k made the choice x, the likelihood ratio of the larger bias to the co-voters' bias is
 
 .. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0}.
 
-Its mean is 1 under the null hypothesis. The same holds for its product over successive comparisons, and for the mean of
-these products over a grid of :math:`\epsilon`, which is an e-process. The probability that an e-process ever reaches
-:math:`1 / \alpha` is at most :math:`\alpha` (Ville's inequality), so the evidence may be inspected after every
-comparison.
+Under the null hypothesis, the likelihood ratio has the mean 1, and so does the product of these ratios over successive
+comparisons. The mean of the products over a grid of :math:`\epsilon` is an e-process. The probability that an e-process
+ever reaches :math:`1 / \alpha` is at most :math:`\alpha` (Ville's inequality), so the evidence may be inspected after
+every comparison.
 
-A random responder votes differently from co-voters too. `log_random_ratios` is the evidence against random responding,
-under which each side has the probability 1/2. The smaller one of two e-values is valid under either null hypothesis.
-Bias has no effect if the sides do not differ. On such comparisons s / n is the probability for every annotator who is
-as reliable as the co-voters (`log_reliability_ratios`). Neither null hypothesis covers an annotator who is half as
-reliable.
+A random responder also votes differently from the co-voters. `log_random_ratios` computes the evidence against random
+responding, with a probability of 1/2 for each side. The smaller of the two e-values is valid under both null
+hypotheses. Bias has no effect on comparisons whose sides do not differ. On these comparisons, s / n is the probability
+for every annotator who is as reliable as the co-voters (`log_reliability_ratios`). Neither null hypothesis covers
+annotators with half the reliability of the co-voters.
 
-The guarantee requires that a comparison is processed once, with all its votes, and that nobody decides by the votes
-how many votes a comparison receives. The null hypothesis is that the annotator votes as the co-voters do if the sides
-differ in the attribute. If two attributes are correlated, a bias toward one attribute changes the evidence for both.
+The error rate is guaranteed only if each comparison is processed once, with all its votes, and if the number of votes
+on a comparison does not depend on the votes. The null hypothesis is that the annotator votes like the co-voters on
+comparisons whose sides differ in the attribute. If two attributes are correlated, a bias toward one attribute changes
+the evidence for both.
 """
 
 from dataclasses import dataclass
@@ -46,10 +47,10 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# The test of classes uses only the largest groups of annotators, at most this many.
+# Largest number of groups of annotators in the test of classes; smaller groups are omitted.
 MOST_GROUPS = 50
-# The test of classes is averaged over this number of values of tau.
-# A value of tau is omitted if its log-mass is lower than the largest log-mass by NEGLIGIBLE or more.
+# Number of values of tau over which the test of classes is averaged.
+# The test omits values of tau whose log-mass is below the largest log-mass by NEGLIGIBLE or more.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -59,18 +60,18 @@ BiasVariant = Literal["pooled", "shared_mean", "class"]
 
 @dataclass(frozen=True)
 class ClassOffsets:
-    r"""Mean biases of annotator classes, relative to all annotators with a class.
+    r"""Mean biases of annotator classes, relative to the mean over all annotators who have a class.
 
     Attributes
     ----------
     offset, ci_low, ci_high : array of shape (n_classes, n_attributes)
-        Mean bias of the class minus the mean over annotators. NaN for a class without an estimate, or if no votes
-        compare the class with the others. The ends are also NaN if there are too few annotators to estimate how much
-        annotators differ.
+        Mean bias of the class minus the mean over annotators, with the limits of a credible interval. NaN for a class
+        without an estimate, or if no votes compare the class with other classes. The limits are also NaN if the
+        annotators are too few to estimate how much annotators differ.
     n : int array of shape (n_classes, n_attributes)
         Number of annotators of the class with an informative vote.
     p_value : array of shape (n_attributes,)
-        P-value of the hypothesis that classes do not differ; NaN if there is nothing to test.
+        P-value of the hypothesis that the classes do not differ; NaN if the classes cannot be compared.
     """
 
     offset: Floats
@@ -81,19 +82,19 @@ class ClassOffsets:
 
 
 def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike | None = None) -> Floats:
-    r"""For each attribute, p-value of the hypothesis that all annotators have the same bias.
+    r"""P-value of the hypothesis that all annotators have the same bias, for each attribute.
 
     If all annotators have the same bias toward an attribute of the responses, the conditional likelihood does not
-    depend on this bias. The score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, then has mean 0 and covariance
-    V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases. The statistic
-    is compared with the scaled chi-squared distribution :math:`c \chi^2_\nu` that has the same mean, tr V, and the same
-    variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio test with one
-    parameter per annotator does not.
+    depend on this bias. The scores of the annotators, :math:`S_k = \sum_j d_j (y_j - p_j)`, then have mean 0 and
+    covariance V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases. The
+    test compares the statistic with the scaled chi-squared distribution :math:`c \chi^2_\nu` of mean tr V and variance
+    2 tr V^2. This test keeps its level even with few votes per annotator, unlike a likelihood ratio test with one
+    parameter per annotator.
 
-    ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
-    tested, the biases toward the other attributes are those of ``biases``. An attribute that varies between the votes
-    on one comparison is tested at its estimated shared bias. With ``clusters``, V is the sum of the outer products of
-    the prompts' scores.
+    ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. The test of one attribute uses the biases toward
+    all other attributes from ``biases``. If votes on one comparison differ in the attribute, the test uses the
+    estimated shared bias as the null hypothesis. With ``clusters``, V is the sum of the outer products of the scores of
+    the prompts.
 
     Examples
     --------
@@ -131,30 +132,31 @@ def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike 
 def class_offsets(
     biases: BiasEstimates, annotator_class: ArrayLike, merit: ClassMerit | None = None
 ) -> ClassOffsets:
-    r"""Estimate the mean bias of every class of annotators from the estimates of individual annotators.
+    r"""Estimate the mean bias of every annotator class from the estimates for individual annotators.
 
     The units of analysis are annotators, not votes, because annotators within a class also differ:
 
     .. math:: \hat d_k = \mu_{class(k)} + h_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad p = \int P(\chi^2_\nu > Q_0(\tau) - Q_1(\tau))\, \pi(\tau)\, d\tau
 
-    Sigma is the covariance of the estimates' errors (only their variances if the matrix is too large to store),
-    scaled to the average for the annotator's number of informative votes. Q is the residual sum of weighted squares,
-    :math:`Q_0` without classes (mu = 0) and :math:`Q_1` with classes. The integral includes the uncertainty of tau:
-    pi is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of tau^2, with s^2
-    the harmonic mean of the errors' variances. For equally precise estimates with errors much smaller than tau, the
-    test is the analysis of variance, and a few annotators who cast most of the votes count as few. Groups that no
-    votes compare have separate means gamma. An infinite bias counts with the result of one Newton step. Anchored
-    annotators and annotators of class -1 are left out.
+    Sigma is the error covariance of the estimates (only the variances if the matrix is too large to store), scaled to
+    the average error for the annotator's number of informative votes. Q is the weighted residual sum of squares:
+    :math:`Q_0` without classes (mu = 0), and :math:`Q_1` with classes. The integral accounts for the uncertainty about
+    tau. The weight pi is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of
+    tau^2, where s^2 is the harmonic mean of the error variances. If estimates are equally precise and errors are much
+    smaller than tau, the test equals an analysis of variance, in which a few annotators with most of the votes count as
+    few. Groups that no votes compare have separate means gamma. The result of one Newton step replaces an infinite
+    bias. Anchored annotators and annotators of class -1 are excluded.
 
     Parameters
     ----------
     biases : BiasEstimates
     annotator_class : int array of shape (n_annotators,)
     merit : ClassMerit or None
-        Distribution of h, the part of a class's offset that its reliability produces. p is averaged over h (Box,
-        1980), and the intervals of the offsets contain h. If the covariance is None, classes count as equally
-        reliable. The same holds for an attribute whose shared bias is known, because merit does not affect it.
+        Distribution of h, the part of a class offset that reliability produces. The p-value is averaged over h (Box,
+        1980), and the intervals of the offsets include the uncertainty about h. If the covariance is None, classes
+        count as equally reliable. Classes also count as equally reliable for an attribute whose shared bias is known,
+        because merit does not affect this attribute.
 
     References
     ----------
@@ -162,7 +164,7 @@ def class_offsets(
 
     Examples
     --------
-    Two annotators who win two of three votes against two others:
+    Two annotators win two thirds of their disagreements with two other annotators:
 
     >>> from badpo.estimation.fit import fit_conditional
     >>> comparison, annotator = np.repeat(np.arange(60), 2), np.tile([0, 2, 1, 3, 0, 3, 1, 2], 15)
@@ -198,9 +200,9 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Mark the members of the ``MOST_GROUPS`` largest groups of annotators, excluding groups with one member.
+    """Return a mask of the members of the ``MOST_GROUPS`` largest groups of annotators, except groups with one member.
 
-    The maximum number of groups keeps the design matrix small.
+    The limit on the number of groups keeps the design matrix small.
     """
     labels, of, sizes = np.unique(group, return_inverse=True, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:MOST_GROUPS]
@@ -213,13 +215,13 @@ def _uncorrelated(
     j: int,
     design: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Rotate the design matrix and the biases toward attribute j so that errors are uncorrelated; return variances too.
+    """Rotate the biases toward attribute j and the design matrix so that errors are uncorrelated; return variances too.
 
-    If the covariance of the errors is not known, the errors are assumed to be uncorrelated.
+    Without a covariance matrix, errors are assumed to be uncorrelated.
     """
     value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
     own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
-    # a large bias has a large error, and weights based on this error would make the test of equal classes conservative
+    # a large bias has a large error; weights based on these errors would make the test of equal classes conservative
     variance = (own * n).mean() / n
     if biases.covariance is None:
         return value, design, variance
@@ -227,7 +229,7 @@ def _uncorrelated(
     errors = biases.covariance[np.ix_(place, place)]
     size = np.sqrt(variance / own)
     errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
-    # adding a constant per group to the errors' covariance leaves contrasts unchanged, as the design contains groups
+    # adding a constant per group to the covariance leaves contrasts unchanged, because the design contains the groups
     errors = errors + variance.mean() * np.equal.outer(group, group)
     size, turn = np.linalg.eigh(errors)
     return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())
@@ -236,7 +238,7 @@ def _uncorrelated(
 def _compare_classes(
     value: Floats, design: Floats, variance: Floats, sizes: Ints, merit_covariance: Floats | None
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Return class offsets, the ends of their 95 % credible intervals, and the p-value of the test of equal classes."""
+    """Return class offsets, limits of their 95 % credible intervals, and the p-value of the test of equal classes."""
     n_classes = len(sizes)
     classes, groups = design[:, :n_classes], design[:, n_classes:]
     contrast = np.eye(n_classes, design.shape[1])
@@ -273,7 +275,7 @@ def _compare_classes(
 
 
 def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floats]]:
-    """List covariance matrices of the part of class offsets that is due to reliability, each with its probability."""
+    """List possible covariance matrices of the class offsets that reliability produces, each with a probability."""
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
@@ -281,7 +283,7 @@ def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floa
 
 
 def _tau_masses(value: Floats, design: Floats, variance: Floats, rank: int) -> tuple[Floats, Floats]:
-    """Grid of likely values of tau^2, equally spaced on a log scale, and the logarithms of their probability masses."""
+    """Return a log-spaced grid of likely values of tau^2, and the log probability masses of these values."""
     scale = 1 / np.mean(1 / variance)
     low, high = np.log(1e-3 * scale), np.log(10 * scale + 100 * np.mean(value**2))
     for n_nodes in (TAU_NODES // 2, TAU_NODES):
@@ -298,7 +300,7 @@ def _tau_masses(value: Floats, design: Floats, variance: Floats, rank: int) -> t
 
 
 class _LeastSquares(NamedTuple):
-    """For t rows of weights, residual sums of squares (t,), coefficients (t, p), and information (t, p, p)."""
+    """Residual sums of squares (t,), coefficients (t, p) and information (t, p, p) for t rows of weights."""
 
     left: Floats
     coefficients: Floats
@@ -308,7 +310,7 @@ class _LeastSquares(NamedTuple):
 def _weighted_squares(
     value: Floats, design: Floats, weight: Floats, n_free: int | None = None
 ) -> _LeastSquares:
-    """Fit weighted least squares per row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
+    """Fit weighted least squares for each row of weights, with N(0, 1) priors after the first ``n_free`` coefficients."""
     n_free = design.shape[1] if n_free is None else n_free
     information = np.einsum("tn,np,nq->tpq", weight, design, design, optimize=True)
     information += np.diag(np.arange(design.shape[1]) >= n_free)
@@ -320,7 +322,7 @@ def _weighted_squares(
 
 
 class Recommendation(NamedTuple):
-    """The recommended bias term, by its name in a training config, with the evidence in one sentence."""
+    """Recommended bias term, by its name in a training config, with the evidence in one sentence."""
 
     variant: BiasVariant
     reason: str
@@ -331,11 +333,11 @@ def recommend(
     equal_bias_p: float,
     class_test_p: float | None = None,
 ) -> Recommendation:
-    """Choose the bias term from the evidence that annotators or classes of annotators differ.
+    """Choose the bias term based on the evidence that annotators or annotator classes differ.
 
     The function chooses ``class`` if the biases of classes differ, ``shared_mean`` if only the biases of individual
-    annotators differ, and ``pooled`` otherwise. The evidence that annotators differ comes from the test of one shared
-    bias or, without a test, from the interval of tau.
+    annotators differ, and ``pooled`` otherwise. Whether annotators differ is decided by the test of one shared bias or,
+    without a test result, by the interval of tau.
 
     Examples
     --------
@@ -370,7 +372,7 @@ def recommend(
 
 
 def format_p_value(value: float) -> str:
-    """Format a p-value with its relation, as in "p = 0.03"."""
+    """Format a p-value with = or <, as in "p = 0.03"."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
@@ -379,11 +381,11 @@ def format_p_value(value: float) -> str:
 
 @dataclass(frozen=True)
 class PoolAgreement:
-    """Agreement within a pool, computed from the votes on comparisons that at least two annotators judged.
+    """Agreement within a pool, computed from votes on comparisons that at least two annotators judged.
 
-    ``percent`` is the mean, over these votes, of the share of co-voters who chose the same side, 0 to 1, with its 95 %
-    confidence interval: clustered, or Wilson's with clusters as trials if all have the same share. ``alpha`` is
-    Krippendorff's: 0 is chance and 1 is full agreement.
+    ``percent`` is the mean share (0 to 1) of co-voters who chose the same side. ``low`` and ``high`` are the limits of
+    a clustered 95 % confidence interval, or of Wilson's interval with clusters as trials if all votes have the same
+    share. ``alpha`` is Krippendorff's alpha: 0 is chance agreement, and 1 is full agreement.
     """
 
     n_comparisons: int
@@ -395,11 +397,11 @@ class PoolAgreement:
 
 
 class AnnotatorAgreement(NamedTuple):
-    """Each annotator's mean share of co-voters on the same side; NaN for an annotator without co-voters.
+    """Mean share of co-voters who chose the same side as each annotator; NaN for an annotator without co-voters.
 
-    ``low`` and ``high`` are the ends of Wilson's 95 % confidence interval, with comparisons as trials. The interval is
-    conservative if comparisons have several co-voters, because the share of agreeing co-voters varies less than a
-    single trial with the result 0 or 1.
+    ``low`` and ``high`` are the limits of Wilson's 95 % confidence interval, with comparisons as trials. The interval
+    is conservative if comparisons have several co-voters, because a share of co-voters varies less than a single trial
+    with the outcome 0 or 1.
     """
 
     agreement: Floats
@@ -413,13 +415,12 @@ def pool_agreement(
     annotator: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> PoolAgreement:
-    r"""Percent agreement and Krippendorff's alpha, which corrects for chance.
+    r"""Compute percent agreement, and Krippendorff's alpha, which corrects for chance agreement.
 
     .. math:: A = \text{mean over votes of } \frac{\#\{\text{co-voters on the same side}\}}{n_c - 1}, \qquad
         \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
 
-    Here N is the number of votes on comparisons that two or more annotators judged. The results are NaN without such
-    a comparison.
+    Here N is the number of votes on comparisons that two or more annotators judged. If N is 0, the results are NaN.
 
     Examples
     --------
@@ -450,10 +451,10 @@ def annotator_agreement(
     annotator: ArrayLike,
     n_annotators: int,
 ) -> AnnotatorAgreement:
-    """Share of co-voters who agree with each annotator.
+    """Compute the share of co-voters who agree with each annotator.
 
-    On comparisons whose sides differ, a bias slightly lowers agreement. To exclude the effect of bias from the
-    agreement, pass only votes on comparisons whose sides do not differ in any attribute.
+    On comparisons whose sides differ, a bias slightly lowers agreement. To exclude this effect of bias, pass only votes
+    on comparisons whose sides do not differ in any attribute.
 
     Examples
     --------
@@ -470,7 +471,7 @@ def annotator_agreement(
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
-    """Select the votes with a co-voter, and compute the share of co-voters who chose the same side."""
+    """Select the votes that have a co-voter, and compute the share of co-voters who chose the same side."""
     side = 2 * np.asarray(comparison) + (np.asarray(sign) > 0)
     votes = np.flatnonzero(first_votes(comparison, annotator))
     side = side[votes]
@@ -481,9 +482,9 @@ def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tup
 
 
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
-    """Mark the earliest vote of each annotator on each comparison.
+    """Return a mask of the first vote of each annotator on each comparison.
 
-    Statistics that compare a vote with other annotators' votes use one vote per annotator and comparison.
+    Agreement statistics use only one vote of each annotator on a comparison.
 
     Examples
     --------
@@ -498,34 +499,33 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
 
 
 def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
-    r"""P-value of the hypothesis that biases are toward an attribute rather than toward a correlated feature.
+    r"""P-value of the hypothesis that biases are toward an attribute, and not toward a correlated feature.
 
-    If one side of a comparison has more of both the attribute and the feature, a bias toward either of them has the
-    same effect. From comparisons on which attribute and feature agree, the annotators' biases :math:`x_k` are estimated
-    by one Newton step from zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit
-    of a vote is
+    Attribute and feature agree if the same side has more of both; biases toward either then have the same effect. From
+    comparisons on which they agree, the function estimates the annotators' biases :math:`x_k` by one Newton step from
+    zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit of a vote is
 
     .. math:: x_k d + \gamma x_k (f - d)
 
-    Here d is the difference in the attribute, and f is the difference in the feature, scaled to the average size of
-    d. The biases are toward the attribute if :math:`\gamma = 0`, and toward the feature if :math:`\gamma = 1`. The
-    score in :math:`\gamma`, under the conditional likelihood, is compared with its standard deviation, which includes
-    the errors of the :math:`x_k`, or with the standard deviation of its parts by annotator, if larger. The test is
-    one-sided.
+    Here d is the difference in the attribute, and f is the difference in the feature, scaled to the mean size of d. The
+    biases are toward the attribute if :math:`\gamma = 0`, and toward the feature if :math:`\gamma = 1`. The test
+    statistic is the score with respect to :math:`\gamma`, under the conditional likelihood, divided by its standard
+    deviation. This standard deviation includes the errors of the :math:`x_k`. If the standard deviation from the
+    annotators' contributions to the score is larger, the test uses the larger value. The test is one-sided.
 
     Parameters
     ----------
     votes : Votes
-        Votes with one attribute, in its unit.
+        Votes with a single attribute, in units of this attribute.
     feature : array of shape (n_votes,)
-        The side with more of the feature: +1 (a), -1 (b) or 0.
+        Side with more of the feature: +1 (a), -1 (b) or 0.
     offset : array of shape (n_votes,)
         Known log-odds, such as biases toward other attributes.
 
     Returns
     -------
     float
-        The p-value; NaN if biases have no variance, or if no comparison separates the attribute from the feature.
+        P-value; NaN if the biases have no variance, or if no comparison separates the attribute from the feature.
 
     Examples
     --------
@@ -575,17 +575,17 @@ RELIABILITY_GRID = np.array([0.5, 1.0])
 
 
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
-    """Probability s / n that a voter of one comparison chose response a, given that s of n votes are for a.
+    """Probability s / n that a voter on a comparison chose response a, given that s of n votes are for a.
 
-    The numbers s and n count only the voters who saw the same attribute differences between responses a and b. If all
-    attributes describe the responses, all voters of a comparison saw the same differences.
+    The numbers s and n count only voters who judged the same attribute differences between responses a and b. If all
+    attributes describe the responses, all voters on a comparison judged the same differences.
 
     Examples
     --------
     >>> winner_shares([1, 1, -1, -1], [[1.0]] * 4)
     array([0.5, 0.5, 0.5, 0.5])
 
-    For the third and fourth voter the order of the sides was reversed:
+    The third and the fourth voter saw the sides in reverse order:
 
     >>> winner_shares([1, -1, -1, -1], [[1.0], [1.0], [-1.0], [-1.0]])
     array([0.5, 0.5, 0. , 0. ])
@@ -600,11 +600,11 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
 def log_tilt_ratios(
     chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
 ) -> Floats:
-    r"""For each epsilon in the grid, log-likelihood ratio of the co-voters' bias plus epsilon to the co-voters' bias.
+    r"""Log-likelihood ratio of the co-voters' bias plus epsilon to the co-voters' bias, for each epsilon in the grid.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
-    The result has the broadcast shape of the arguments and a last axis for the grid. The log-likelihood ratio is
+    The result has the broadcast shape of the arguments, plus a last axis for the grid. The log-likelihood ratio is
     exactly 0 if the share p is 0 or 1, or if the difference d is 0.
 
     Examples
@@ -626,14 +626,14 @@ def log_tilt_ratios(
 
 
 def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
-    r"""If the sides do not differ, log-likelihood ratio of a lower reliability to the co-voters' reliability.
+    r"""Log-likelihood ratio of a lower reliability to the co-voters' reliability, for sides that do not differ.
 
     A less reliable annotator votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p
-    / (1 - p)`. The function computes the ratio on a grid of values of :math:`\kappa`.
+    / (1 - p)`. The function computes the ratio for a grid of :math:`\kappa`.
 
     Examples
     --------
-    A vote against three others is evidence of low reliability:
+    A vote against three other votes is evidence of low reliability:
 
     >>> log_reliability_ratios([False, True], 0.75).round(2)
     array([[ 0.38,  0.69],
@@ -649,7 +649,8 @@ def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
 
     .. math:: \log 2 - \log(1 + e^{\mp(\epsilon d + g / 2)}), \qquad g = \log \frac{1 + s_{-k}}{n - s_{-k}}
 
-    Here :math:`s_{-k}` of the n - 1 other voters chose a. A biased annotator is assumed to follow them in part.
+    Here :math:`s_{-k}` of the n - 1 other voters chose a. The model assumes that a biased annotator partly follows the
+    other voters.
 
     Examples
     --------
@@ -667,7 +668,7 @@ def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
-    """Log of the e-value, which is the mean of the accumulated likelihood ratios over the grid.
+    """Log of the e-value: the mean, over the grid, of the accumulated likelihood ratios.
 
     Examples
     --------
@@ -679,7 +680,7 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
 
 
 def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) -> Floats:
-    """Log e-values for a bias against two null hypotheses: voting like the co-voters and random responding.
+    """Log e-values for bias, against two null hypotheses: voting like the co-voters, and random responding.
 
     The e-value of a bias is 0 if the evidence for low reliability is positive.
 
@@ -692,9 +693,9 @@ def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) ->
 
 
 def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
-    r"""Select the significant e-values among many by the e-BH procedure.
+    r"""Return a mask of the significant e-values, by the e-BH procedure.
 
-    Among m e-values the procedure flags the i largest, where i is the largest number for which the i-th largest e-value
+    Of m e-values, the procedure flags the i largest, where i is the largest number for which the i-th largest e-value
     is at least :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence
     between the e-values and any stopping time, because every e-process is valid for the stream of all votes.
 
