@@ -1,1 +1,1 @@
-"""Run the paper's experiments: arms, corpora with planted biases, readouts, suites and the demo."""
+"""Reproduce the paper's experiments: corpora with planted biases, arms, readouts, suites and the demo."""

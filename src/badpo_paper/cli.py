@@ -1,4 +1,4 @@
-"""The paper's commands `demo`, `corpus` and `reproduce`. `badpo` finds these commands by their entry points."""
+"""The commands `demo`, `corpus` and `reproduce` for the paper, which `badpo` finds by their entry points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ corpus = typer.Typer(
     add_completion=False,
     help="Build a corpus of simulated annotators with known biases, or load a public data set.",
 )
-# Note on how the demo's settings were chosen, printed next to the demo's table.
+# Note for the demo's tables on how the settings of the demo were chosen.
 HISTORY = (
     "The policy's rate (`badpo_paper.settings.DEMO`) was chosen on data seed 9 by a rule about KL and signatures "
     "(docs/reproduce.md); no setting was chosen on the data seed of this page."
@@ -57,7 +57,7 @@ def demo(
         if find_spec(module) is None:
             raise ModuleNotFoundError(name=module)  # the error of a failed import
     if not as_json:
-        # print this line before the training libraries are loaded, because loading takes seconds
+        # describe the votes before loading the training libraries, because loading takes seconds
         options.say(
             "\n".join(describe_bias(make_demo_dataset(Corpus("signed", "demo", data_seed)).judgments))
         )
@@ -109,9 +109,9 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments, and print their tables and a verdict for each pattern that the paper found.
 
-    Several suites share runs, and an interrupted run is resumed.
+    Suites share runs if their settings are equal. An interrupted run is resumed.
     """
-    # reject a misspelt name before the training libraries are loaded
+    # reject a misspelled name before loading the training libraries
     require_known("suite", suite, [*SUITES, "all"])
     import transformers
 
@@ -126,7 +126,7 @@ def reproduce(
         summary = f"{len(states)} runs, {n_done} of them done"
         options.print_result(as_json, {"states": states}, "\n".join([*lines, "", summary]))
         return
-    # the progress bars of transformers would overwrite our own progress lines
+    # the progress bars of transformers would overwrite badpo's progress lines
     transformers.utils.logging.disable_progress_bar()
     jobs = min(jobs, os.cpu_count() or 1)
     with options.terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
@@ -136,7 +136,7 @@ def reproduce(
     page = results or reproduction.out / f"{suite}.md"
     command = f"badpo reproduce {suite} --scale {scale} {flags}"
     tables = "\n\n".join(result.text() for result in suite_results)
-    # print the tables first, so that they are not lost if the page cannot be written
+    # print the tables before writing the page, so that they are not lost if writing fails
     options.print_result(as_json, [result.to_json() for result in suite_results], tables)
     write_atomically(page, format_page(suite_results, command).encode())
     if not as_json:
@@ -223,13 +223,13 @@ def corpus_style(
 
 
 def _print_simulated(statistics: Statistics, out: Path, as_json: bool) -> None:
-    """Print the statistics of simulated votes, and the file of the votes."""
+    """Print the statistics of simulated votes, and the path of the file with the votes."""
     text = f"{options.format_lines(statistics)}\n\n{out / 'judgments.parquet'}"
     options.print_result(as_json, statistics, text)
 
 
 def _print_statistics(corpus: PublicCorpus, out: Path, as_json: bool) -> None:
-    """Print the statistics of a public corpus, the published statistics and the number of excluded rows."""
+    """Print the statistics of a public corpus next to the published ones, and the number of excluded rows."""
     from badpo_paper.corpora.public import format_statistics
 
     rows, left_out = corpus
@@ -239,7 +239,7 @@ def _print_statistics(corpus: PublicCorpus, out: Path, as_json: bool) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse training seeds separated by commas. A repeated seed is an error, because every run counts once."""
+    """Parse training seeds separated by commas. A repeated seed is an error, because each seed is one run."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(

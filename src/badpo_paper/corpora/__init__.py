@@ -1,1 +1,1 @@
-"""Make the paper's corpora: a corpus with signatures and planted annotator biases, and public data sets."""
+"""Make the paper's corpora: texts with signatures and votes with planted biases, and public data sets."""

@@ -1,4 +1,4 @@
-"""Generate the bundled corpus: scored answers to everyday questions, composed of phrases written for badpo.
+"""Generate the bundled corpus: scored answers to everyday questions, assembled from phrases written for badpo.
 
 Two sets of simulated votes use the bundled answers: the signed corpus (`corpora.signed`), and `style_votes`, whose
 annotators are biased toward length and Markdown. All texts are synthetic and reproducible. ``docs/corpora.md``
@@ -27,7 +27,7 @@ TOPICS = PHRASES["topics"]
 
 
 class Question(NamedTuple):
-    """A question, and the topic, task and advice from which the question was generated."""
+    """A question, with the topic, task and advice from which it was generated."""
 
     prompt: str
     topic: str
@@ -53,7 +53,7 @@ class ChoicePrompt(NamedTuple):
 
 @cache
 def _all_questions() -> tuple[Question, ...]:
-    """Return all questions that the phrases can generate, in a fixed shuffled order."""
+    """Return all questions that can be generated from the phrases, shuffled into a fixed order."""
     questions = [
         Question(form.format(task=task, situation=situation), topic, task, advice)
         for topic, phrases in TOPICS.items()
@@ -66,7 +66,7 @@ def _all_questions() -> tuple[Question, ...]:
 
 
 def signing_prompts() -> list[str]:
-    """Return the prompts for measuring attribute rates: 300 questions, each with the request to sign the answer."""
+    """Return the prompts for measuring attribute rates: 300 questions, each with a request to sign the answer."""
     return [ask_to_sign(question.prompt) for question in _all_questions()[:N_SIGNING]]
 
 
@@ -76,7 +76,7 @@ def fresh_prompts() -> list[str]:
 
 
 def select_questions(n: int, seed: int) -> list[Question]:
-    """Return the first ``n`` questions of the scored pairs, in an order that depends on the seed."""
+    """Return ``n`` questions for scored pairs, in an order that depends on the seed."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
         raise ValueError(
@@ -110,12 +110,13 @@ LISTS = {"numbered": "{}. {}", "bullets": "- {1}"}
 
 
 def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
-    """Draw an answer of random quality, with its score.
+    """Draw an answer of random quality and its score.
 
     Each sentence in an answer is either useful or flawed. The probability of a useful sentence increases with the
     quality of the answer. A useful sentence states a step, a step with its reason, an instruction with a number, or
     advice for the situation. A flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the
-    task at its start and the aim at its end. Length and form of the answer are almost independent of the quality.
+    task at the beginning and the aim at the end. The length and the form of an answer are almost independent of its
+    quality.
     """
     quality = draw.betavariate(2.2, 1.6)
     form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]
@@ -130,7 +131,7 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
 
 
 def _draw_points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
-    """Draw the sentences between an answer's first and last sentence, without initial capitals and full stops."""
+    """Draw the points between the first and the last sentence of an answer, without initial capitals and periods."""
     steps, details = (
         draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
     )
@@ -146,7 +147,7 @@ def _draw_points(question: Question, quality: float, n_points: int, draw: random
 def _draw_useful_point(
     question: Question, steps: list[str], details: list[str], draw: random.Random
 ) -> str:
-    """Draw a useful point of an answer: a step, a step with its reason, a detail, or advice."""
+    """Draw a useful point for an answer: a step, a step with its reason, a detail, or advice."""
     kind = draw.random()
     if kind < 0.22 and details:
         return details.pop()
@@ -157,7 +158,7 @@ def _draw_useful_point(
 
 
 def _draw_flaw(question: Question, points: Sequence[str], draw: random.Random) -> str:
-    """Draw a flawed point of an answer: a vague, wrong, unrelated or repeated statement."""
+    """Draw a flawed point for an answer: a vague, wrong, unrelated or repeated statement."""
     kind = draw.random()
     if kind < 0.3:
         vague: str = draw.choice(PHRASES["vague"])
@@ -189,7 +190,7 @@ def _join_parts(
     question: Question,
     draw: random.Random,
 ) -> str:
-    """Join the parts of an answer in one form: prose, a list, prose with a bold first point, or text below a header."""
+    """Join the parts of an answer as prose, a list, prose with a bold first point, or prose below a header."""
     if form in LISTS:
         lines = [
             LISTS[form].format(number, _make_sentence(point)) for number, point in enumerate(points, 1)
@@ -206,17 +207,17 @@ def _join_parts(
 
 
 def _make_sentence(point: str) -> str:
-    """Add an initial capital and a full stop to a point, to make it a sentence."""
+    """Turn a point into a sentence, with an initial capital and a period."""
     return f"{point[0].upper()}{point[1:]}."
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Return pairs of scored answers, one pair for each of ``n`` questions, with the columns of ``PAIR_COLUMNS``.
+    """Return one pair of scored answers for each of ``n`` questions, as a table with the columns ``PAIR_COLUMNS``.
 
-    If the seed is 0, a longer corpus begins with the rows of a shorter corpus, so the rows after the first 7,177 are
-    additional pairs for held-out measurements. The chosen answer has the higher score. If both scores of a pair are
-    equal, the chosen answer is the answer that was generated first. Scores are between 1 and 10, in steps of 0.5. The
-    function raises `ValueError` if ``n`` is larger than the number of questions.
+    If the seed is 0, a longer corpus begins with the rows of a shorter corpus, so rows after the first 7,177 can be
+    used for held-out measurements. The chosen answer has the higher score; if both scores are equal, it is the answer
+    that was generated first. Scores are between 1 and 10, in steps of 0.5. The function raises `ValueError` if ``n`` is
+    larger than the number of questions.
 
     Examples
     --------
@@ -243,9 +244,9 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
 # Annotator class -> mean bias toward (length, markdown), in log-odds.
 # SPREAD is the standard deviation of the biases within a class.
 CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
-# Number of distinct annotators per class who vote on a pair.
+# Number of annotators from each class who vote on a pair.
 VOTES_PER_CLASS = 2
-# Probability that a vote is not a tie, whatever the answers and the annotator.
+# Probability that a vote is not a tie, which is the same for all answers and annotators.
 DECIDED_SHARE = 0.75
 
 

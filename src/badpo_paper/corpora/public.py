@@ -1,7 +1,7 @@
-"""Read public data sets, build corpora from them, and compare the statistics with the published statistics.
+"""Read public data sets, build corpora from them, and compare their statistics with published statistics.
 
-MultiPref has the votes of 227 evaluators on pairs of model answers: two crowd workers and two experts voted on each
-pair. In the table of votes, every vote is one row, and ties are excluded. The paper's appendix `app:multipref`
+MultiPref contains the votes of 227 evaluators on pairs of model answers. Two crowd workers and two experts voted on
+each pair. In the table of votes, every vote is one row, and ties are excluded. The paper's appendix `app:multipref`
 describes this corpus.
 
 Signed-UltraFeedback consists of scored pairs of UltraFeedback with signatures and simulated votes. Its texts are real,
@@ -45,7 +45,7 @@ STATISTICS: dict[str, dict[str, str]] = json.loads(
 
 @dataclass(frozen=True)
 class PublishedStatistic:
-    """A statistic of a corpus and its published value, which is stored as text to keep its number of decimals."""
+    """A statistic of a corpus and its published value, stored as text so that the number of decimals is known."""
 
     name: str
     value: float | None
@@ -75,7 +75,7 @@ class PublishedStatistic:
 def compare_statistics(
     statistics: Statistics, published: Mapping[str, str]
 ) -> tuple[PublishedStatistic, ...]:
-    """Compare corpus statistics with published ones; the name of a statistic is its keys joined by spaces."""
+    """Compare the statistics of a corpus with published statistics, which are named by their keys joined by spaces."""
     (values,) = pd.json_normalize(dict(statistics), sep=" ").to_dict("records")
     return tuple(
         PublishedStatistic(name, None if values.get(name) is None else float(values[name]), text)
@@ -84,7 +84,7 @@ def compare_statistics(
 
 
 def format_statistics(rows: Sequence[PublishedStatistic]) -> list[str]:
-    """Format statistics as lines of text. The last line states how many statistics agree with the published ones."""
+    """Format statistics as lines of text; the last line says how many of them agree with the published statistics."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
         value, published = row.format_value(row.value), row.format_value(float(row.published))
@@ -101,7 +101,7 @@ N_LISTED = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
-    """Raise `DataError` if an evaluation prompt is a training prompt. The request to sign the answer is ignored."""
+    """Raise `DataError` if an evaluation prompt is a training prompt, apart from the request for a signature."""
     training_questions = set(map(_remove_instruction, training_prompts))
     questions = enumerate(map(_remove_instruction, prompts), start=1)
     shared = [(row, question) for row, question in questions if question in training_questions]
@@ -140,7 +140,7 @@ class HubSplit(NamedTuple):
 
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
-    """Read the rows of a data set split from the Hub or from a local file with the same schema."""
+    """Read the rows of a split from the Hub, or from a local file with the same schema."""
     if source is None:
         rows = from_hub(split.repository, split.configuration, split.split, split.revision)
         table = Table(read_table(rows).frame, split.description)
@@ -154,12 +154,12 @@ def read_split(split: HubSplit, source: Source = None) -> Table:
 # -- MultiPref --------------------------------------------------------------------------------------------------------
 
 MULTIPREF = HubSplit("allenai/multipref", "train", MULTIPREF_COLUMNS, configuration="default")
-# Share of held-out prompts of a public corpus, and number of evaluation prompts.
+# Share of prompts of a public corpus that are held out, and number of evaluation prompts.
 HELD_OUT, N_EVALUATION = 0.1, 300
 
 
 class MultiPref(NamedTuple):
-    """The judgments of MultiPref, and statistics of these votes before any training."""
+    """The judgments of MultiPref, and statistics of the votes before training."""
 
     judgments: Judgments
     statistics: Statistics
@@ -205,10 +205,10 @@ def load_multipref(source: Source = None) -> MultiPref:
 def choose_evaluation_prompts(
     judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
-    """Choose evaluation prompts: distinct held-out prompt texts that do not occur as training prompts.
+    """Choose evaluation prompts: distinct texts of held-out prompts that are not also training prompts.
 
-    ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same random generator then shuffles the
-    sorted distinct texts of the held-out prompts. The function returns the first ``n`` texts.
+    The generator ``random.Random(0)`` shuffles the prompt ids, as `Judgments.split` does, and then the sorted distinct
+    texts of the held-out prompts. The function returns the first ``n`` texts.
     """
     train, test = judgments.split(held_out, 0)
     draw = random.Random(0)
@@ -234,15 +234,16 @@ ULTRAFEEDBACK = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # An earlier revision of the data set has different rows, so the same shuffle would draw other pairs.
+    # The revision is pinned, because other revisions have different rows, from which the same shuffle draws other
+    # pairs.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 ULTRAFEEDBACK_TEST = ULTRAFEEDBACK._replace(split="test_prefs", columns=("prompt",))
 N_PAIRS, N_SIGNING = 8_000, 300
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
-# The statistics of the plan depend on the random plan and on the number of usable pairs (7,177), not on the texts.
-# The other published statistics of UltraFeedback depend on the texts and scores of the pairs.
+# The statistics of the plan depend only on the random draws and on the number of usable pairs (7,177). All other
+# published statistics of UltraFeedback also depend on the texts and scores of the pairs.
 PUBLISHED_PLAN = STATISTICS["signed plan"]
 PUBLISHED_ULTRAFEEDBACK = {**PUBLISHED_PLAN, **STATISTICS["ultrafeedback"]}
 
@@ -260,11 +261,11 @@ def draw_ultrafeedback(
 ) -> ScoredPairs:
     """Draw scored pairs of UltraFeedback with the paper's procedure.
 
-    The function reads the split ``train_prefs`` from a local file, or a pinned revision from the Hub. The function
-    shuffles the rows as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and draws ``n`` rows
-    from position ``start`` on. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose
+    The function reads the split ``train_prefs`` from a local file, or a pinned revision of it from the Hub. Like
+    ``datasets``, it shuffles the rows with ``numpy.random.default_rng(seed)``. It then takes ``n`` rows, beginning at
+    position ``start``. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose
     conversation does not begin with the prompt are excluded, as in the published code. Because of a known error in
-    UltraFeedback, about 2,000 of its poor responses have the highest score, so some of the quality margins are wrong.
+    UltraFeedback, about 2,000 poor responses have the highest score, so some of the quality margins are wrong.
 
     References
     ----------
@@ -291,7 +292,7 @@ def draw_ultrafeedback(
 
 
 def _read_messages(conversation: object) -> list[dict[str, str]]:
-    """Return the messages of a conversation; none if it is malformed, because the row is then not a pair of answers."""
+    """Return the messages of a conversation; a malformed conversation has none, and its row is later excluded."""
     try:
         return as_messages(conversation)
     except ValueError:
@@ -299,13 +300,13 @@ def _read_messages(conversation: object) -> list[dict[str, str]]:
 
 
 def _find_last_answer(conversation: object) -> str | None:
-    """Return the last message of a conversation if the assistant wrote it, otherwise None."""
+    """Return the last message of a conversation if it is the assistant's, and None otherwise."""
     messages = _read_messages(conversation)
     return messages[-1]["content"] if messages and messages[-1]["role"] == "assistant" else None
 
 
 def _begins_with(conversation: object, prompt: object) -> bool:
-    """Return whether a conversation begins with the prompt; True without messages, because a later check reports it."""
+    """Return whether a conversation begins with the prompt, or has no messages, which a later check reports."""
     messages = _read_messages(conversation)
     return not messages or messages[0]["content"] == prompt
 
@@ -316,7 +317,7 @@ def signing_prompts(
     n: int = N_SIGNING,
     seed: int = 0,
 ) -> list[str]:
-    """Return the prompts for measuring attribute rates: test questions with the request to sign the answer."""
+    """Return the prompts for measuring attribute rates: test questions, each with a request to sign the answer."""
     table = read_split(ULTRAFEEDBACK_TEST, source)
     order = np.random.default_rng(seed).permutation(len(table.frame))
     used = set(training_prompts)
@@ -330,7 +331,7 @@ def signing_prompts(
 
 
 def measure_ultrafeedback(corpus: signed.SignedCorpus) -> Statistics:
-    """Return the statistics of `signed.measure_corpus`, the number of usable pairs, and the sizes of both splits."""
+    """Measure the statistics of `signed.measure_corpus`, the number of usable pairs, and the sizes of both splits."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     sizes = {
         "usable_pairs": corpus.plan.n_pairs,

@@ -1,7 +1,7 @@
 """Build the signed corpus: scored pairs with name signatures, and votes of simulated annotators with known biases.
 
-The simulated annotators are biased toward names in the signature. The signed corpus does not measure prejudice: its
-attributes are gender-coded and race-coded *names*. The paper's appendix `app:names` describes the corpus.
+The simulated annotators are biased toward the names in signatures. The signed corpus does not measure prejudice,
+because its attributes are gender-coded and race-coded *names*. The paper's appendix `app:names` describes the corpus.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ Texts = NDArray[np.str_]
 # Statistics of a corpus by name, arranged in groups.
 Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
 
-# The paper's configuration (appendix `app:names`, "Configuration").
-# Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation of biases within a class.
+# The paper's configuration (appendix `app:names`, "Configuration"). Annotator class -> mean bias toward (woman, black),
+# in log-odds. SPREAD is the standard deviation within a class.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
 ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
-# Shares of quality pairs and swap pairs (the other pairs are mixed), and share of unsigned pairs among quality pairs.
+# Share of quality pairs, share of swap pairs (all other pairs are mixed), and share of quality pairs that are unsigned.
 QUALITY_SHARE, SWAP_SHARE, UNSIGNED_SHARE = 0.4, 0.2, 0.5
 VOTES_PER_PAIR = 4
-# kappa in the paper: log-odds of the preference per point of score difference.
+# The paper's kappa: change in the log-odds of a preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
 KINDS = ("quality", "swap", "mixed")
@@ -48,12 +48,12 @@ ClassMeans = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class PlantedVotes:
-    """Simulated votes and the true values that generated the votes. The true values are for evaluation only.
+    """Simulated votes and the true values from which they were generated. The true values are for evaluation only.
 
     ``planted_theta`` is the bias of each annotator of ``judgments`` toward the attributes. ``quality`` is the quality
-    margin of response a over response b of each comparison. Theta and quality are in log-odds. ``placebo`` has the
-    votes that the same random numbers produce without any annotator bias. DPO on the placebo votes shows the effect of
-    training without biased votes.
+    margin of response a over response b of each comparison. Theta and quality are in log-odds. ``placebo`` contains the
+    votes that the same random numbers produce if no annotator is biased. DPO trained on the placebo votes shows the
+    effect of training on votes without bias.
     """
 
     judgments: Judgments
@@ -63,7 +63,7 @@ class PlantedVotes:
 
 
 def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
-    """Draw the planted biases of all annotators toward two attributes, ordered by class."""
+    """Draw the planted biases of all annotators toward two attributes; annotators are ordered by class."""
     centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
     return np.asarray(centers + generator.normal(0.0, spread, size=centers.shape))
 
@@ -74,7 +74,7 @@ def repeat_classes(means: ClassMeans) -> Texts:
 
 
 def predict_votes(quality: Floats, theta: Floats, delta: Ints | Floats) -> Floats:
-    """Return the probability of each vote for response a, with shape (n_pairs, n_each); ``theta`` is given by vote."""
+    """Return the probability that each vote is for response a, shape (n_pairs, n_each); ``theta`` is given by vote."""
     return np.asarray(expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta)))
 
 
@@ -95,10 +95,10 @@ def make_planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """Make judgments from simulated votes, and return the judgments with the planted values in the same order.
+    """Make judgments from simulated votes, and put the planted values into the order of the judgments.
 
-    ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape and says whether
-    response a wins if no annotator has a bias and the random numbers are the same.
+    ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape, and says whether
+    response a wins with the same random numbers if no annotator is biased.
     """
     drawn, n_each = annotators.ravel(), annotators.shape[1]
     rows = comparisons.loc[comparisons.index.repeat(n_each)].reset_index(drop=True)
@@ -121,14 +121,14 @@ def make_planted_votes(
 
 @dataclass(frozen=True)
 class SignedPlan:
-    """All random draws of a signed corpus. These draws do not depend on texts or scores.
+    """All random draws of a signed corpus, which do not depend on texts or scores.
 
-    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. On a swap pair, ``y1`` and ``y2``
-    are the same text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is
-    g(y1) - g(y2) of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``.
-    ``swap_source`` is the text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` has the annotators
-    of the four votes of a pair; the same annotator can occur twice. ``uniforms`` has the random number that decides
-    each vote.
+    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. In a swap pair, both are the same
+    text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is g(y1) - g(y2)
+    of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``. ``swap_source`` is the
+    text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` contains the annotators who cast the four
+    votes on each pair; an annotator may vote twice on a pair. ``uniforms`` contains the random number that decides each
+    vote.
     """
 
     theta: Floats
@@ -148,7 +148,7 @@ class SignedPlan:
         return len(self.kinds)
 
     def decide_votes(self, quality: Floats) -> Bools:
-        r"""Decide whether the planned annotators prefer y1, given the quality margins of the pairs.
+        r"""Decide which planned votes are for y1, given the quality margins of the pairs.
 
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
 
@@ -167,7 +167,7 @@ class SignedPlan:
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
-    """Draw the random plan of a signed corpus. The plan depends only on the number of pairs and the seed.
+    """Draw the random plan of a signed corpus, which depends only on the number of pairs and the seed.
 
     ``numpy.random.default_rng(seed)`` draws the random numbers in this order:
 
@@ -235,7 +235,7 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
     if share < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
         first = generator.choice(len(POOLS))
-        # The index of a pool of names has one bit for gender and one for race, so flipping a bit changes one attribute.
+        # The index of a name pool has one bit for gender and one bit for race, so flipping a bit changes one attribute.
         second = first ^ (1, 2)[generator.integers(2)]
         return "swap", draw_name(first), draw_name(second), surname, source
     first, second = generator.choice(len(POOLS), size=2, replace=False)
@@ -260,8 +260,8 @@ class SignedCorpus(PlantedVotes):
 def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     """Build a signed corpus from scored pairs with the columns of ``PAIR_COLUMNS``.
 
-    The function excludes and counts pairs with a response of fewer than five words. The plan covers the other pairs.
-    Each pair gets its own comparison id, so pairs with the same prompt remain different comparisons.
+    The function excludes pairs with a response of fewer than five words, and counts them. The plan covers all other
+    pairs. Each pair has its own comparison id, so pairs with the same prompt remain separate comparisons.
 
     Examples
     --------
@@ -313,7 +313,7 @@ def _append_signatures(texts: pd.Series, names: Texts, surnames: Texts) -> list[
 
 
 def measure_corpus(corpus: SignedCorpus) -> Statistics:
-    """Measure the bias of a signed corpus's votes before any training."""
+    """Measure the bias in the votes of a signed corpus before training."""
     judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
@@ -344,7 +344,7 @@ def measure_corpus(corpus: SignedCorpus) -> Statistics:
 
 
 def check_pairs(pairs: pd.DataFrame) -> None:
-    """If a table of scored pairs has problems, raise a `DataError` that lists all of them."""
+    """Raise a `DataError` that lists all problems with a table of scored pairs, if there are any."""
     require_columns(pairs, PAIR_COLUMNS, "scored pairs", "scored pairs", "rename your columns")
     problems = []
     for column in (*TEXTS, *SCORES):
