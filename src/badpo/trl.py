@@ -91,9 +91,9 @@ Batch = dict[str, Tensor]
 # Loss of a micro-batch, with the model's outputs if requested.
 Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
-# The trainer adds this column, which has the annotator's index and each attribute difference (chosen minus rejected).
+# Column for the annotator's index and each attribute difference (chosen minus rejected), added by the trainer.
 COLUMN = "bias_inputs"
-# The trainer reads this many rows of a stream at a time.
+# Number of rows that the trainer reads from a stream at a time.
 ROWS_AT_ONCE = 64
 _TRL_COLUMNS = ("prompt", "chosen", "rejected")
 _UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
@@ -287,7 +287,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         )
 
     def _use_judgments(self, judgments: Judgments) -> None:
-        """Set the training votes: build the bias term, and record facts about votes and term for checkpoints."""
+        """Set the training votes, build the bias term, and record facts about both for checkpoints."""
         self.judgments = judgments
         if self._make_bias is not None:
             self.bias = self._make_bias(judgments)
@@ -616,7 +616,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # delete theta of checkpoints that TRL has deleted, but not checkpoints, which have a trainer state
+            # delete theta of checkpoints that TRL has deleted, but keep checkpoints, which have a trainer state
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 

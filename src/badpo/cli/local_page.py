@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page on this machine, with a choice of columns, attributes and the length ratio.
 
 The server listens on 127.0.0.1 and answers only requests with the secret token in the printed address. The forms on the
-page contain all of the user's choices. The server keeps the table, the votes from the latest reading, and the
-attributes measured on these votes. It writes no files.
+page contain all of the user's choices. The server keeps the table, the votes that it read last, and the attributes
+measured on these votes. It writes no files.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Choices:
 
 
 class OpenedTable:
-    """State of the page: the table, the votes from the latest reading, and the attributes measured on these votes."""
+    """State of the page: the table, the votes that were read last, and the attributes measured on these votes."""
 
     def __init__(self, path: Path, reading: ReadingOptions):
         from badpo.data.attributes import describe_attributes
@@ -208,7 +208,7 @@ class OpenedTable:
         )
 
     def mapping(self, choices: Choices) -> dict[str, object]:
-        """Return the content of the part about reading the table: columns, first rows, questions, and problems."""
+        """Return the page's content on reading the table: columns, first rows, questions, and problems."""
         from badpo.data.reading import rows_in_words
 
         try:
@@ -243,7 +243,7 @@ class OpenedTable:
         }
 
     def findings(self, choices: Choices) -> dict[str, object]:
-        """Return the content of the part about biases: findings, a chart, examples, and the audit command."""
+        """Return the page's content on biases: findings, a chart, examples of attributes, and the audit command."""
         from badpo.auditing.annotators import AuditOptions
         from badpo.auditing.dependence import select_independent_votes
         from badpo.auditing.impact import choose_example_pairs

@@ -1,7 +1,7 @@
 """Commands of badpo: each command parses its arguments, calls one function and prints the result.
 
 The commands import large libraries only when they run, so that ``--help`` is fast and `check` does not load torch.
-Longer commands have their own modules in this package; `badpo.cli.options` defines the exit codes.
+Longer commands have modules of their own in this package. `badpo.cli.options` defines the exit codes.
 """
 
 import logging
@@ -44,7 +44,7 @@ class Commands(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Print a general message if the user interrupts a command that has no message of its own for this."""
+        """Run a command, and print a general message if the user interrupts it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -112,7 +112,7 @@ def _root(
     ),
 ) -> None:
     """Configure logging and other libraries before a command runs."""
-    # keep transformers from downloading kernels if the package kernels is installed, because kernels are code
+    # kernels contain code, so transformers must not download any, even if the package kernels is installed
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     # escape control characters in the logs of all libraries, because logs can quote a model's files
     logging.setLogRecordFactory(options.WrittenOutRecord)

@@ -55,7 +55,7 @@ def split_values(texts: Sequence[str] | None, option: str, example: str) -> list
 
 
 def _split_value(text: str, option: str) -> tuple[str, str, str]:
-    """Split an option value into three parts: before the equals sign, the sign, and after the sign."""
+    """Split an option value into the text before its equals sign, the sign, and the text after it."""
     return text.partition("=") if option == "--column" else text.rpartition("=")
 
 
@@ -124,7 +124,7 @@ def convert_to_recipe_keys(reading: "ReadingOptions", ctx: typer.Context) -> "Ke
     """Convert the reading options on the command line to recipe keys; an option that was not given has no key."""
     keys: Keys = {}
     for name, value in reading.items():
-        # the label of empty cells is empty, and a key must not have an empty part
+        # write the label of empty cells as NULL, because a part of a key must not be empty
         entries = value.items() if isinstance(value, Mapping) else ()
         keys |= {f"{name}.{key or 'NULL'}": entry for key, entry in entries}
     if "layout" in reading:
@@ -433,7 +433,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 @dataclass
 class CommandLine:
-    """The words of the command line and the table that it names, from which badpo forms corrected commands."""
+    """The user's command line, from which badpo forms corrected commands: its words and the table that it names."""
 
     words: tuple[str, ...] = ()
     source: Path | str | None = None

@@ -70,8 +70,8 @@ def is_legend(text: str) -> bool:
 def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
     """Add legends to the names of the columns that they explain; return the table and the columns' new names.
 
-    A legend explains the numbers in a column. It may be outside the table, in its own column, or in the first row of
-    the column that it explains.
+    A legend explains the numbers in a column. The legend of a column may be outside the table, in a column of its own,
+    or in the first row of the explained column.
     """
     frame, legends = table.frame, [*dict.fromkeys(table.legends)][:_MOST_LEGENDS]
     of_columns: dict[str, str] = {}
@@ -119,7 +119,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
     A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
-    "vote" or "rating". If no column has such a name, the legend explains every column that may hold votes with numbers
+    "vote" or "rating". If there are no columns with these names, the legend explains every column that may hold votes
     on its scale.
     """
     form = f"_{folded(text)}_"
@@ -143,7 +143,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 def reshape(table: Table, told: Collection[str]) -> Table:
     """Convert the table to one row per vote.
 
-    ``told`` has the columns that the user named. A conversion step that would remove one of them is skipped.
+    ``told`` has the columns that the user named. A conversion step that would remove a named column is skipped.
     """
     for change in (
         _without_trials,
@@ -452,7 +452,7 @@ _TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
 def _votes_of_voters(table: Table) -> Table:
     """If the column of each answer lists the people who voted for it, convert the table to one row per vote.
 
-    Chat programs export reactions to messages as such lists of people.
+    Chat programs export reactions to messages as lists of people.
     """
 
     def tail(name: str) -> str:
@@ -471,7 +471,7 @@ def _votes_of_voters(table: Table) -> Table:
     first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
     n_named = sum(len(cell) for cells in names.values() for cell in cells)
     everybody = {*itertools.chain(*people.values())}
-    # columns of voters contain each name several times, and no numbers, long texts or labels such as A and B
+    # voter columns repeat names, and contain no numbers, long texts or labels such as A and B
     if not people[first] & people[second] or len(everybody) > n_named / 2:
         return table
     are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
@@ -663,7 +663,7 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
 
 
 def _find_mark(mark: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Return the first match of a marker such as "A:" at the start of a line, or else its first match in the text."""
+    """Return a marker's first match at the start of a line, or else its first match in the text."""
     found = [*mark.finditer(text, start)]
     at_lines = [one for one in found if not text[: one.start()].rpartition("\n")[2].strip(" *#_[(<>|-")]
     return next(iter(at_lines or found), None)
@@ -786,7 +786,7 @@ def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
 
 
 def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str], bool]:
-    """Return the ranks of each row's answers, the rank columns, and whether these name the best and the worst answer.
+    """Return the ranks of each row's answers, the rank columns, and whether they name the best and the worst answer.
 
     The lowest number is the best rank, and an answer without a rank has NaN. The ranks may come from a number for each
     answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the worst

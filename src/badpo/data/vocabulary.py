@@ -18,7 +18,7 @@ _HUMP = re.compile(
 _VOWEL_MARKS = re.compile("[\u064b-\u0652]")
 
 
-# matches the legend of a scale in a column name such as "Preference (1 = A is better, 7 = B is better)"
+# pattern for the legend of a scale in a column name such as "Preference (1 = A is better, 7 = B is better)"
 LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 
 
@@ -112,8 +112,8 @@ def folded(text: str) -> str:
     return _fold(text) if len(text) > LONGEST_LEGEND else _fold_name(text)
 
 
-# A long text is split into pieces of ASCII characters, each followed by at most 100 other characters.
-# Splitting a text before an ASCII character is safe, because it never combines with the previous character.
+# Each piece of a long text consists of ASCII characters followed by at most 100 other characters.
+# A text may be split before any ASCII character, because ASCII characters never combine with previous characters.
 _PIECES = re.compile(r"[\x00-\x7f]*[^\x00-\x7f]{1,100}|[\x00-\x7f]+")
 
 
@@ -121,8 +121,8 @@ def normalize_text(text: str, form: Literal["NFC", "NFD", "NFKC"]) -> str:
     r"""Convert a text to a Unicode normalization form.
 
     A long text is normalized in pieces, because the time for a sequence of combining marks grows with the square of its
-    length. No language uses more than 100 combining marks in a row. In longer sequences, the function may leave the
-    marks in their original order.
+    length. No language uses more than 100 combining marks in a row. The function may leave longer sequences of
+    combining marks in their original order.
 
     Examples
     --------
@@ -253,7 +253,7 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# In a row with exchanged sides, badpo appends to the label the name of the column that marks the row and this ending.
+# In rows with exchanged sides, badpo appends the name of the marking column and this ending to the label.
 EXCHANGED = " exchanged)"
 
 
@@ -811,8 +811,8 @@ _LONGEST_NAME = 200  # comparing two longer words takes seconds
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
     """Return the column for each of badpo's names in ``wanted``; leave out a name that could mean two columns.
 
-    A column with exactly badpo's name takes precedence over a column with a different spelling of it. Both take
-    precedence over a column whose name matches a pattern in `_NAMED`.
+    A column with exactly badpo's name takes precedence over a column with a different spelling of it. A column with
+    either spelling takes precedence over a column whose name matches a pattern in `_NAMED`.
     """
     wanted = list(wanted)
     theirs = {ours: ours for ours in wanted if ours in found}

@@ -26,10 +26,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]  # PyYAML h
     """
 
     def fetch_alias(self) -> None:
-        self._refuse("badpo does not read an alias (*name); write the value")
+        self._refuse("badpo does not read aliases (*name); write the value itself")
 
     def fetch_tag(self) -> None:
-        self._refuse("badpo does not read a tag (!name); leave out the tag")
+        self._refuse("badpo does not read tags (!name); leave out the tag")
 
     def _refuse(self, problem: str) -> None:
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())

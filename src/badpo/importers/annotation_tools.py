@@ -123,7 +123,7 @@ def _answers(record: Record) -> dict[str, list[Record]]:
 
 
 def _texts(record: Record) -> Mapping[str, Cell]:
-    """Return a record's ``fields`` object or, without one, its cells except answers, suggestions and metadata."""
+    """Return a record's ``fields`` object or, if it has none, its cells without answers, suggestions and metadata."""
     if isinstance(fields := record.get("fields"), Mapping):
         return fields
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]

@@ -245,7 +245,7 @@ def _write_with_mapping(
 def _read_judgments(
     imported: Imported, mapping: str | os.PathLike[str] | None, reading: ReadingOptions
 ) -> Judgments:
-    """Read the judgments of an import; if no column names the annotators, raise E110 to have the user confirm this."""
+    """Read the judgments of an import; raise E110 if the annotators are missing and the user has not confirmed this."""
     frame, keep = imported.table.frame, list(dict.fromkeys(reading.get("keep", ())))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(

@@ -111,7 +111,7 @@ class Export:
         raise self.build_error("E146", what, remedy)
 
     def side_of(self, label: Cell) -> str:
-        """Convert a label to ``a``, ``b`` or ``tie``; return an unknown label unchanged, which is reported later.
+        """Convert a label to ``a``, ``b`` or ``tie``; unknown labels are returned unchanged and reported later.
 
         A label may be the name of a response's field, or it may name a side, such as ``A``, ``left``, ``response_2`` or
         ``B-is-better``. If ``winners`` gives a meaning to the label, this meaning takes precedence.
@@ -153,8 +153,8 @@ class Answer:
 class Importer:
     """An export format: its description, the columns that identify it, and the function that reads it.
 
-    ``signs`` has sets of column names, in which * matches any text. A table in this format has all columns of at least
-    one set.
+    ``signs`` has sets of column names, in which * matches any text. A table has the format if it contains all columns
+    of at least one set.
     """
 
     description: str

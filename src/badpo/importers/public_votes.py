@@ -107,7 +107,7 @@ MULTIPREF = Importer(
 
 
 def read_prism(export: Export) -> Iterator[Answer]:
-    """Yield one row for each answer that was not chosen, which compares it with the chosen answer of the same turn.
+    """Yield one row for each comparison of the chosen answer with another answer of the same turn.
 
     At each turn, one person chooses among the answers of several models. A turn with four answers gives three pairs, so
     the votes of one turn are not independent. All pairs of a turn have the same prompt id, and confidence intervals are
