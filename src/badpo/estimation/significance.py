@@ -310,7 +310,7 @@ class _LeastSquares(NamedTuple):
 def _weighted_squares(
     value: Floats, design: Floats, weight: Floats, n_free: int | None = None
 ) -> _LeastSquares:
-    """Fit weighted least squares for each row of weights, with N(0, 1) priors after the first ``n_free`` coefficients."""
+    """Fit weighted least squares for each row of weights; coefficients from ``n_free`` on have N(0, 1) priors."""
     n_free = design.shape[1] if n_free is None else n_free
     information = np.einsum("tn,np,nq->tpq", weight, design, design, optimize=True)
     information += np.diag(np.arange(design.shape[1]) >= n_free)
