@@ -92,18 +92,18 @@ def reproduce(
     jobs: int = Option(
         1,
         min=1,
-        help="Number of parallel runs, at most one per processor. Parallel runs use one thread each.",
+        help="Number of runs to train in parallel, at most one per processor. Each parallel run uses one thread.",
     ),
     data: Path | None = Option(
         None,
-        help="File that replaces a suite's votes: any table of votes (tiny), or rows of the public corpus (paper).",
+        help="File to use instead of a suite's votes: any table of votes (tiny), or rows of the public corpus (paper).",
     ),
     data_seed: int = Option(0, min=0, help="Random seed of the simulated votes."),
     out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder for the runs."),
     dry_run: bool = Option(False, "--dry-run", help="Print the planned runs and train nothing."),
     results: Path | None = Option(
         None,
-        help="Markdown file for all tables, patterns and verdicts; the default is OUT/SCALE/SUITE.md.",
+        help="Markdown file for all tables, patterns and verdicts; by default OUT/SCALE/SUITE.md.",
     ),
     as_json: options.AsJson = False,
 ) -> None:
@@ -153,7 +153,9 @@ OutFolder = Annotated[
 def corpus_signed(
     out: OutFolder,
     n: int = Option(7_177, min=1, help="Number of bundled pairs."),
-    seed: int = Option(0, help="Random seed of the pair kinds, names, annotators and votes."),
+    seed: int = Option(
+        0, help="Random seed for the kinds of pairs, the names, the annotators and the votes."
+    ),
     as_json: options.AsJson = False,
 ) -> None:
     """Sign the bundled pairs with names and simulate the votes of 60 biased annotators, as in the paper."""
@@ -198,7 +200,7 @@ def corpus_ultrafeedback(
         8_000, min=1, help="Number of rows to draw, before pairs with a short response are excluded."
     ),
     signing: int = Option(300, min=1, help="Number of evaluation prompts that ask for a signature."),
-    seed: int = Option(0, help="Random seed of the drawn rows and of the simulated votes."),
+    seed: int = Option(0, help="Random seed for drawing the rows and for simulating the votes."),
     as_json: options.AsJson = False,
 ) -> None:
     """Sign pairs of UltraFeedback with names, simulate the votes of 60 biased annotators, and write prompts."""

@@ -56,7 +56,7 @@ class Dataset:
 
     def split_placebo(self) -> Judgments:
         """Return the training judgments of the placebo; they contain no held-out prompt of `split`."""
-        assert self.placebo is not None, "only simulated votes can be drawn again without biases"
+        assert self.placebo is not None, "only simulated votes can be simulated again without biases"
         return self.placebo.split(self.held_out, seed=0)[0]
 
 

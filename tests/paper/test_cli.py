@@ -67,7 +67,7 @@ def test_ultrafeedback(tmp_path):
     public_rows.ultrafeedback(80).to_parquet(train)
     public_rows.ultrafeedback(100).to_parquet(test)
     for options, message in (
-        (("--n", "90"), "the table has 80 rows, but 90 rows from position 0 on"),
+        (("--n", "90"), "the table has 80 rows, but 90 rows are requested"),
         (("--n", "80"), "20 questions that are not training prompts, but 300"),
     ):
         result = run("corpus", "ultrafeedback", train, test, "-o", out, *options)

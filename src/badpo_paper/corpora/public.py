@@ -112,7 +112,7 @@ def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], wh
     what = (
         f"the training prompts contain {counted(len(shared), 'evaluation prompt')} of {len(prompts):,}"
     )
-    remedy = "remove these prompts here, or hold these prompts out of training"
+    remedy = "remove these evaluation prompts, or hold them out of training"
     raise DataError([Problem("E155", what, f"{where}, {examples}{more}", remedy, len(shared))])
 
 
@@ -221,7 +221,7 @@ def choose_evaluation_prompts(
     if not unused:
         what = (
             f"of {counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts are held out, but each of these texts is "
-            "also a training prompt, so no prompt is left for the evaluation"
+            "also a training prompt, so no prompt remains for the evaluation"
         )
         remedy = "give more prompts, or give equal prompts the same prompt_id"
         raise DataError([Problem("E154", what, "judgments", remedy)])
@@ -274,8 +274,8 @@ def draw_ultrafeedback(
     table = read_split(ULTRAFEEDBACK, source)
     order = np.random.default_rng(seed).permutation(len(table.frame))[start : start + n]
     if len(order) < n:
-        what = f"the table has {len(table.frame):,} rows, but {n:,} rows from position {start:,} on are requested"
-        remedy = "request fewer rows, or give the whole split"
+        what = f"the table has {len(table.frame):,} rows, but {n:,} rows are requested, beginning at position {start:,}"
+        remedy = "request fewer rows, or give a file with the whole split"
         raise DataError([Problem("E154", what, table.name, remedy)])
     drawn = table.frame.iloc[order]
     has_prompt = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]

@@ -369,5 +369,5 @@ def require_columns(
     missing = [name for name in columns if name not in frame]
     if missing:
         where = f"{where}, found: {', '.join(map(str, frame.columns))}"
-        what = f"the table lacks the columns {', '.join(missing)} of {schema}"
+        what = f"the table lacks these columns of {schema}: {', '.join(missing)}"
         raise DataError([Problem("E101", what, where, remedy, len(missing))])
