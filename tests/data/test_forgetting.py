@@ -579,11 +579,11 @@ def test_wrong_places_are_told(tmp_path, judgments):
         forget("7", data=[tmp_path / "nothing.csv"])
     (tmp_path / "votes.csv.gz").write_bytes(gzip.compress(b"annotator,x\n7,1\n8,2\n7,3\n"))
     with pytest.raises(
-        DataError, match="badpo cannot remove 2 rows of the annotators from this file: 2, 4"
+        DataError, match="badpo cannot remove the annotators' 2 rows from this file: 2, 4"
     ):
         forget("7", data=[tmp_path / "votes.csv.gz"])
     pd.DataFrame({"annotator": ["7", "8"], "x": ["1", "2"]}).to_feather(tmp_path / "votes.feather")
-    with pytest.raises(DataError, match="badpo cannot remove 1 row of the annotators from this file: 1"):
+    with pytest.raises(DataError, match="badpo cannot remove the annotators' 1 row from this file: 1"):
         forget("7", data=[tmp_path / "votes.feather"])
 
 

@@ -395,8 +395,8 @@ def test_distinct_texts_and_messages_are_numbered_and_empty_keys_go():
     [
         (3, "it is of type int"),
         ({"from": "gpt"}, "the content of the assistant message is not text"),
-        (["x"], "needs a role and a content"),
-        ([{"content": "x"}], "needs a role and a content"),
+        (["x"], "must have a role and content"),
+        ([{"content": "x"}], "must have a role and content"),
         ([{"role": "user"}], "the content of the user message is not text"),
         ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], "calls a tool and has no text"),
         ([{"role": "user", "content": [{"type": "image"}]}], "is not text"),

@@ -192,7 +192,7 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
 def LengthTokens(
     tokenizer: Any, threshold: float, unit: float = 1.0, name: str = "length_tokens"
 ) -> Attribute:
-    """Number of tokens divided by ``unit``; special tokens do not count, and `LengthWords` explains the parameters.
+    """Number of tokens, without special tokens, divided by ``unit``; `LengthWords` explains the parameters.
 
     ``tokenizer`` is a transformers tokenizer, a function that splits a text into a sequence of tokens, or the folder or
     Hub name of a model with a ``tokenizer.json``. The file ``tokenizer.json`` is read when the first text is measured.
@@ -399,9 +399,9 @@ def Column(
 ) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
-    All votes on a comparison must have the same numbers in the two columns. If a row lists the two responses in the
-    opposite order, both the responses and their numbers are exchanged. By default, ``continuous`` is True if the
-    threshold is above 0.
+    Within each of the two columns, all votes on a comparison must have the same number. If a row lists the two
+    responses in the opposite order, both the responses and their numbers are exchanged. By default, ``continuous`` is
+    True if the threshold is above 0.
 
     Examples
     --------
@@ -549,10 +549,10 @@ def describe_attributes() -> list[dict[str, str]]:
 def add_attributes(path: str | Path) -> None:
     """Add the attribute types that a user's Python file defines in its mapping ``ATTRIBUTES``.
 
-    The mapping ``ATTRIBUTES`` contains one function for each attribute type. The function takes the attribute's
-    parameters and returns an `Attribute`, such as a `PythonFunction`. The user must name the file in a command-line
-    option or a function call, because a recipe or a run folder must not name code to run. An installed package can add
-    attribute types through entry points in the group ``badpo.attributes``.
+    The mapping ``ATTRIBUTES`` contains one function for each attribute type. Each function takes the parameters of its
+    attribute and returns an `Attribute`, such as a `PythonFunction`. The user must name the Python file in a
+    command-line option or a function call, because a recipe or a run folder must not name code to run. An installed
+    package can add attribute types through entry points in the group ``badpo.attributes``.
     """
     try:
         own = runpy.run_path(str(path))["ATTRIBUTES"]

@@ -124,7 +124,7 @@ class Table:
     def with_rows(self, frame: pd.DataFrame) -> "Table":
         """Return a copy of the table whose rows are replaced by the rows of ``frame``.
 
-        The index of ``frame`` holds, for each row, the number of the row of this table from which the row was made.
+        The index of ``frame`` holds, for each new row, the number of the old row from which the new row was made.
         """
         made_of = frame.index.to_numpy()
         lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
@@ -216,8 +216,8 @@ def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
     """Return the index of each cell's content in an array of the distinct contents, and return this array.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
-    of the array is None. If a cell holds anything else, the array contains a `ValueError` object that describes the
-    problem.
+    of the array is None. If a cell cannot be read as text or messages, the array contains a `ValueError` object that
+    describes the problem.
     """
     others: dict[Hashable, Messages | ValueError] = {}
 
@@ -267,7 +267,7 @@ def _message(message: object) -> Json:
         fields = {"role": role, "content": fields.get("value")}
     role, content = fields.get("role"), fields.get("content")
     if not isinstance(role, str):
-        raise ValueError("a chat message needs a role and a content")
+        raise ValueError("a chat message must have a role and content")
     if isinstance(content, (list, tuple, np.ndarray)):
         parts = [part if isinstance(part, Mapping) else {} for part in content]
         texts = [part["text"] for part in parts if part.get("type") == "text" and "text" in part]
@@ -299,7 +299,7 @@ _NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 _USUAL_TEXT = 15  # smallest median length of the texts in a column of texts, in characters
 
 
-# The first MANY_CHARACTERS characters of a text are enough to recognize words.
+# Only the first MANY_CHARACTERS characters of a text are searched for words.
 MANY_CHARACTERS = 10_000
 WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # matches texts, but no times, addresses or ids
 
@@ -325,7 +325,7 @@ def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
 
 
 def is_same_text(cell: str, text: str) -> bool:
-    """Return whether a cell equals a text, apart from white space, or is a copy that was cut and ends in dots."""
+    """Return whether a cell equals a text, apart from white space, or is a truncated copy that ends in dots."""
     cell, text = (" ".join(each.split()) for each in (cell, text))
     beginning = cell.removesuffix("...").removesuffix("\u2026").rstrip()
     is_cut = len(beginning) >= _USUAL_TEXT and beginning != cell
@@ -457,7 +457,7 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """Return the columns in which every cell holds a vote.
 
     A vote is a side label, a rating on a small scale, or a copy of the preferred answer or of its model's name. If no
-    column holds votes, return the columns with two or three distinct labels that are the same in another column.
+    column holds votes, return the columns with two or three distinct labels if another column has the same labels.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
@@ -659,12 +659,12 @@ def likely_annotators(table: Table) -> list[str]:
 
 
 def _reason_for_annotators(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
-    """Return the reason why a column may hold annotators, or an empty string if there is none.
+    """Return the reason why a column may hold annotators, or an empty string if there is no reason.
 
     The reason is ``called`` if the column has a name such as "annotator", and ``crossed`` if no value of the column
     occurs twice among the votes on one comparison. The reason is ``codes`` if the values are codes such as ``p07``, and
     ``names`` if the values are names of people. Dates, values that rarely repeat and values that depend only on the
-    prompt are not taken for annotators.
+    prompt do not count as annotators.
     """
     name, ids = str(column.name), ids_in(column).dropna()
     n, labels = ids.nunique(), ids.unique()

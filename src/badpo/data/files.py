@@ -36,7 +36,8 @@ BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.s
 BIAS_SUFFIX = "-bias"  # TRL's trainer writes a policy to FOLDER, and theta is written to FOLDER-bias
 # files of a finished run, apart from the folder with the policy
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
-# if a script trained the run, the run folder also contains the votes and, unless it has a name, the reference model
+# if a script trained the run, the run folder also contains the votes
+# if the reference model has no name, the run folder of a script also contains the reference model
 VOTES_FILE, HELD_OUT_FILE, START_FOLDER = "votes.parquet", "held_out.parquet", "start"
 # version of the run folder format; increase it when older versions of badpo would misread a new folder
 RUN_SCHEMA = "badpo.run/1"
@@ -105,7 +106,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # an OSError that names no file or the temporary file must name the final file instead
+        # if an OSError names no file or the temporary file, change the name to that of the final file
         if error.filename in (None, str(unfinished)):
             error.filename = str(path)
             del error.filename2
@@ -147,8 +148,8 @@ def as_json(value: Any) -> bytes:
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files that killed processes left behind when they wrote ``path``.
 
-    If this process holds the lock on the file or its folder, all temporary files are removed. Otherwise, only temporary
-    files that are at least an hour old are removed.
+    If this process holds the lock on the file or its folder, all temporary files are removed. Without the lock, only
+    temporary files that are at least an hour old are removed.
     """
     from filelock import FileLock
 
@@ -319,8 +320,8 @@ def run_damage(
 def made_here(folder: Path) -> bool:
     """Return whether a run's manifest was written with this machine's pseudonym key and lists the recipe.
 
-    If the result is True, the run was made on this machine. To find out whether files of the run have changed since
-    then, call `run_damage`.
+    If the result is True, the run was made on this machine. To check whether the run's files have changed since they
+    were written, call `run_damage`.
     """
     try:
         content = read_seal(folder / RUN_SEAL)
@@ -334,9 +335,9 @@ def made_here(folder: Path) -> bool:
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     """Update a run's manifest with the new checksums of the files ``names``, which the ``with`` block rewrites.
 
-    The files' old checksums are removed from the manifest before the block, and the new checksums are added after the
-    block. If the process is killed within the block, the manifest lacks the checksums of these files, but its other
-    checksums are correct. If the run has no manifest, no manifest is written.
+    The files' old checksums are removed from the manifest before the ``with`` block, and the new checksums are added
+    after the block. If the process is killed within the block, the manifest lacks the checksums of the rewritten files,
+    but its other checksums are correct. If the run has no manifest, no manifest is written.
     """
     path = folder / RUN_SEAL
     if not path.exists():
@@ -410,7 +411,7 @@ def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_checksum(path: Path) -> None:
-    """Write the SHA-256 checksum of a table into the file next to it."""
+    """Write a table's SHA-256 checksum to a file next to the table."""
     beside = checksum_file(path)
     with appearing(beside, private=True) as unfinished:
         unfinished.write_text(f"{file_checksum(path)}  {beside.stem}\n", encoding="utf-8")

@@ -370,7 +370,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
             for sheet, place in zip(sheets, places, strict=True)
         ]
         rows = ", ".join(itertools.compress(named, theirs))
-        what = f"badpo cannot remove {counted(int(theirs.sum()), 'row')} of the annotators from this file: {rows}"
+        what = f"badpo cannot remove the annotators' {counted(int(theirs.sum()), 'row')} from this file: {rows}"
         remedy = "delete the rows in the program that wrote the file, or convert the file with badpo import; then retry"
         raise DataError([Problem("E102", what, str(path), remedy)])
     return _Rows(table, theirs, owners)
@@ -554,7 +554,7 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         is_theirs = is_older or (policy.is_dir() and folder in learned)
         if is_theirs and not _is_below(policy, told):
             told.append(policy)
-            remedy = f"remove {made} and train again without the forgotten annotators; weights cannot be corrected"
+            remedy = f"remove {made} and train again without the forgotten annotators; the weights cannot be corrected"
             yield Trace(policy, what, remedy, goes=False)
 
 

@@ -115,7 +115,7 @@ def find_misnamed(
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     found = [str(name) for name in frame.columns]
     absent = {column for _, column in columns if column is not None and column not in found}
-    # if the caller wrote the name of a column in another case, messages may quote the name of this column
+    # if the caller's spelling differs from a column name only in case, messages may quote the column name
     asked = [name for name in found if folded(name) in {*map(folded, absent)}]
     shown = _nameable_columns(frame, asked) if absent else []
     for ours, column in columns:
@@ -176,12 +176,12 @@ def report_missing(table: Table, theirs: Mapping[str, str], missing: Sequence[st
     hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
     known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
     what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
-    remedy = "rename the columns to prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them"
+    remedy = "rename the columns to prompt, chosen, rejected or to prompt, response_a, response_b, winner, or map them"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
 
 
 def _votes_and_texts(frame: pd.DataFrame, free: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns of votes that have several labels, and the columns that hold texts."""
+    """Return the vote columns that have several labels, and the columns that hold texts."""
     votes = [name for name in columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     return votes, [name for name in free if name not in votes and holds_texts(frame[name])]
 
@@ -414,7 +414,7 @@ def recognise(
         table = _melt_judges(table, answers) if "annotator" not in table.theirs else table
         table = best_beside_others(table, answers)
     elif "annotator" in table.theirs and votes:
-        what = f"{' and '.join(votes)}: each column holds a vote of the row's annotator"
+        what = f"{' and '.join(votes)}: each column holds a vote by the row's annotator"
         games = {name: {"winner": name} for name in votes}
         table = melt_groups(table.without_names("judgment_id"), games, "game", what)
     if columns.get("prompt", "") is None:
@@ -696,7 +696,7 @@ def _with_names_of_places(table: Table) -> Table:
         if all(len(one) > 0 and one.map(lambda cell: folded(str(cell)) in names).all() for one in cells):
             sides = ids_in(frame["winner"]).map(lambda label: labels.get(label, ("",))[0])
             winner = ids_in(frame["winner"]).mask(sides == "a", cells[0]).mask(sides == "b", cells[1])
-            what = f'the labels name places; they were replaced by the names of the answers in "{first}" and "{second}"'
+            what = f'the labels name places and were replaced with the names of the answers in "{first}" and "{second}"'
             return replace(table, frame=frame.assign(winner=winner)).noted("N106", what)
     return table
 
@@ -748,7 +748,7 @@ def _renamed(table: Table) -> Table:
 
 
 # -- layouts ---------------------------------------------------------------------------------------------------
-# These functions convert tables in other layouts to tables with one row for each vote.
+# The functions below convert other layouts to tables with one row for each vote.
 
 
 def _group_by_number(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -858,14 +858,14 @@ def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
     names = [table.theirs[ours] for ours in sides]
     a, b = (as_ratings(table.frame[name]) for name in names)
     if {*a[np.isfinite(a)], *b[np.isfinite(b)]} <= {0.0, 1.0}:
-        # if one of the two columns has a tick, an empty cell of the other column in the same row means "not preferred"
+        # if one column has a tick in a row, an empty cell in the other column means "not preferred"
         a, b = (
             np.where(np.isnan(one) & np.isfinite(other), 0.0, one) for one, other in ((a, b), (b, a))
         )
     is_rank = sides[0] == "rank_a"
     won = ["b", "a", "tie"] if is_rank else ["a", "b", "tie"]
     winner = pd.Series(np.sign(a - b)).map(dict(zip((1, -1, 0), won, strict=True))).astype(object)
-    what = f"two numbers in each row: the {'lower' if is_rank else 'higher'} number wins, equal numbers are a tie"
+    what = f"two numbers in each row: the {'lower' if is_rank else 'higher'} number wins, and equal numbers are a tie"
     if table.rows is None:
         turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
     table = replace(table, frame=table.frame.assign(winner=winner))
