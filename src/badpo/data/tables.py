@@ -79,8 +79,8 @@ _MOST_REPEATED_BYTES = 2**34
 _MOST_MEMORY, _MOST_MEMORY_TIMES = 6 * 2**30, 40
 # Largest size of a workbook's cell formats, in bytes; openpyxl takes about four seconds for each 2**20 bytes.
 _MOST_BYTES_OF_STYLES = 2**22
-# Largest number of XML elements outside the rows of a sheet, such as merged ranges; openpyxl takes about 20
-# microseconds and 700 bytes of memory for each element.
+# Largest number of XML elements outside the rows of a sheet, such as merged ranges.
+# openpyxl takes about 20 microseconds and 700 bytes of memory for each element outside the rows.
 _MOST_ELEMENTS = 250_000
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -164,8 +164,8 @@ def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
     kind = type(source).__name__
     name = _CALLED.get(kind, f"the {kind}")
     if isinstance(source, pd.DataFrame):
-        # named levels of the index become columns, because they may hold annotator ids; duplicate names are reported
-        # later
+        # named levels of the index become columns, because they may hold annotator ids
+        # duplicate column names are reported later
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
         frame = source.reset_index(named, allow_duplicates=True).reset_index(drop=True)
@@ -224,7 +224,7 @@ def _limit_memory(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _limit_data_segment(most: int) -> Iterator[None]:
-    """Let this process allocate at most ``most`` more bytes, unless it already has a memory limit."""
+    """Let this process allocate at most ``most`` additional bytes, unless it already has a memory limit."""
     status = Path("/proc/self/status")
     taken = re.search(r"^VmData:\s+(\d+) kB", status.read_text(), re.M) if status.is_file() else None
     if taken is None:
@@ -283,8 +283,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
     parts: dict[str, list[Path]] = {}
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        # dataset_dict.json may come from another person and name a private file on this machine, or a data set on the
-        # Hub
+        # dataset_dict.json may be from another person and name a private file on this machine, or a data set on the Hub
         if foreign := [name for name in splits if not _is_inner_folder(path, name)]:
             what = f"dataset_dict.json names {listed(foreign)}, which is not a folder in {path}"
             raise _unreadable(path, what, "save the data set again with save_to_disk")
@@ -400,8 +399,8 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
     n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
     _require_bytes(path, sum(part.total_byte_size for part in parts))
-    # read texts as Arrow dictionaries, so that a text that occurs in many rows is in memory only once; Arrow cannot
-    # read the DELTA encodings as dictionaries
+    # read texts as Arrow dictionaries, so that a text that occurs in many rows is in memory only once
+    # Arrow cannot read columns with a DELTA encoding as dictionaries
     texts = [
         layout.schema.column(i).path
         for i in range(layout.num_columns)
@@ -415,13 +414,13 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
     }
     with pq.ParquetFile(path, **options) as file:
         content = file.read()
-    # the metadata have the sizes of the encoded texts; a DELTA encoding stores the common prefix of texts only once
+    # the sizes in the metadata are too small for DELTA encodings, which store a common prefix of texts only once
     _require_bytes(path, sum(column.nbytes for column in content.columns if _has_own_texts(column.type)))
     yield content
 
 
 def _has_own_texts(kind: pa.DataType) -> bool:
-    """Return whether an array of this type has a text, or bytes, of its own for each element."""
+    """Return whether arrays of this type store a separate text or byte string for each element."""
     types = pa.types
     is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     return kind in _TEXT_TYPES or is_binary or types.is_fixed_size_binary(kind)
@@ -533,7 +532,7 @@ def _measure(content: pa.Table, n_added: int) -> _Size:
 def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
     """Yield the chunks of an array and, for all levels of nesting, the arrays of their elements.
 
-    Types that store a nested value once for many rows raise an `ArrowNotImplementedError`.
+    If a type stores a nested value only once for many rows, raise an `ArrowNotImplementedError`.
     """
     if isinstance(array, pa.ChunkedArray):
         for chunk in array.chunks:
@@ -559,8 +558,8 @@ def _levels(array: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
 def _count_repeated_bytes(array: pa.DictionaryArray) -> int:
     """Count the bytes of the texts in a dictionary-encoded array, once for each occurrence.
 
-    A small file can store a long text once and repeat it in very many rows. Processing all of its repeated texts could
-    take days.
+    A small file can store a long text once and repeat it in very many rows. Processing all repeated texts could take
+    days.
     """
     if not _has_own_texts(array.type.value_type):
         return 0
@@ -587,9 +586,9 @@ def decoded(path: Path) -> tuple[str, str]:
     """Return the text of a file and its encoding.
 
     If the file has a byte-order mark, the mark determines the encoding. If many bytes are zero, the encoding is UTF-16,
-    and if all bytes are valid UTF-8, it is UTF-8. Otherwise, the encoding is the older encoding in which the largest
-    share of the non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file is
-    damaged UTF-8 rather than text in an older encoding.
+    and if all bytes are valid UTF-8, it is UTF-8. For any other file, the encoding is the older encoding in which the
+    largest share of non-ASCII characters are common letters. If most of the non-ASCII bytes are valid UTF-8, the file
+    is damaged UTF-8 rather than text in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # the stream also decompresses files
         parts, n_bytes = [], 0
@@ -758,9 +757,9 @@ def _table_of_rows(
 ) -> Table:
     """Make a table from rows of cells.
 
-    The function leaves out rows that do not belong to the table, such as titles and totals. A notice counts these rows
-    and lists ``known_peculiarities``. ``lines`` has the line number of each row; if it is empty, rows are numbered from
-    1.
+    The function leaves out rows that do not belong to the table, such as titles and totals. A notice counts the rows
+    that were left out and lists ``known_peculiarities``. ``lines`` has the line number of each row; if it is empty,
+    rows are numbered from 1.
     """
     numbered_rows = [*zip(lines or range(1, len(rows) + 1), rows, strict=True)]
     # a row of dashes is a horizontal line and contains no data
@@ -821,7 +820,8 @@ def _split_header(
     # Qualtrics writes two extra lines below the header: one with questions and one with import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # the first line of a Qualtrics file has only the numbers of the questions, and the second line has their texts
+        # the first line of a Qualtrics file has only the numbers of the questions, and the second line has the
+        # questions
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
@@ -888,8 +888,8 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
 def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
     """Return whether each row begins with a row number that has no name in the header, as in tables from R.
 
-    Each row must have one more cell than the header. If the last cell is empty in all rows, the result is False. It is
-    also False if a cell begins with a space, because such a cell is part of a text that contains the separator.
+    Each row must have one more cell than the header. If the last cell is empty in all rows, the result is False. The
+    result is also False if a cell begins with a space, because such a cell is part of a text with separators.
     """
     if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
         return False
@@ -1160,8 +1160,7 @@ def _read_sqlite(path: Path) -> Table:
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_PACKED_BYTES)
-            # skip virtual tables, which have no page of their own, because reading them would run code on the file's
-            # content
+            # skip virtual tables, because reading them would run code on content of the file
             named = database.execute(
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
             ).fetchall()
@@ -1304,7 +1303,7 @@ READERS: dict[str, Callable[..., Table]] = {
 def _legends_of(value: Cell) -> list[str]:
     """Return the texts in a JSON value that may explain codes.
 
-    For each object or list in the value, the result also has one text that joins the texts in it.
+    The result also has one text for each object or list, which joins all texts inside the object or list.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}
@@ -1410,7 +1409,7 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def inert(text: str) -> str:
-    r"""Escape a text so that neither a spreadsheet nor a terminal executes any of it.
+    r"""Escape a text so that neither a spreadsheet nor a terminal executes any part of the text.
 
     If a spreadsheet would read the text as a formula, an apostrophe is inserted before the text. An apostrophe is also
     inserted before each part after a semicolon, tab or line break that a spreadsheet would read as a formula. Escape
