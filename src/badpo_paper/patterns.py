@@ -1,7 +1,7 @@
-"""Check the patterns that the paper reports: bounds on the readouts of a suite, with a verdict on each pattern.
+"""Check the patterns that the paper reports: compare the readouts of a suite with bounds, and return a verdict on each.
 
-``patterns.yaml`` has the patterns and explains their bounds. ``docs/reproduce.md`` lists the rules that were added
-after the first runs of `names`, and their effects.
+``patterns.yaml`` contains the patterns and explains their bounds. ``docs/reproduce.md`` lists the rules that were added
+after the first runs of `names`, and the effects of these rules.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# The verdicts in order of precedence: a pattern gets the first of these verdicts that one of its checks has.
+# Verdicts in order of precedence. The verdict on a pattern is the first of these that any of its checks has.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class PatternEntry(TypedDict):
-    """Entry of a pattern in ``patterns.yaml``; the file explains the keys."""
+    """Entry of a pattern in ``patterns.yaml``, which explains the keys."""
 
     place: str
     says: str
@@ -46,11 +46,11 @@ def select_patterns(suite: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Order:
-    """Bounds on a figure's confidence interval over seeds, or on the figure itself if there is only one seed.
+    """Bounds on the confidence interval of a figure over seeds or, with only one seed, on the figure itself.
 
-    If an interval contains a bound, the verdict is "undecided" if ``may_be_open`` is true, and "pattern not reproduced"
-    otherwise. If ``of`` names a source, the bounds are multiples of the mean of this source. ``must_contain`` inverts
-    the order: the interval must contain ``low``.
+    If the interval contains a bound and ``may_be_open`` is true, the verdict is "undecided"; if ``may_be_open`` is
+    false, it is "pattern not reproduced". If ``of`` names a source, the bounds are multiples of the mean of this
+    source. If ``must_contain`` is true, the interval must instead contain ``low``.
     """
 
     low: float = -inf
@@ -82,10 +82,10 @@ class Order:
 
 
 def parse_order(text: str) -> Order:
-    """Read an order of ``patterns.yaml``.
+    """Parse an order as written in ``patterns.yaml``.
 
-    With "above", "below" and "between", the whole confidence interval must lie on the named side or between the bounds.
-    "not above" and "within" allow an interval that contains a bound; the pattern is then undecided.
+    "above", "below" and "between" require that the whole confidence interval lies on this side of the bound or between
+    the bounds. With "not above" and "within", a pattern is undecided if the interval contains a bound.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def parse_order(text: str) -> Order:
 
 
 class Check(NamedTuple):
-    """One checked figure of a pattern: its text with interval, its verdict, and whether any of its runs exists."""
+    """One checked figure of a pattern: its text with the interval, its verdict, and whether any of its runs exists."""
 
     figure: str
     verdict: Verdict
@@ -125,7 +125,7 @@ class Check(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A figure's value at each planned seed (NaN if missing), and the reason if the figure is not defined."""
+    """Value of a figure at each planned seed (NaN if missing), and the reason if the figure is not defined."""
 
     values: pd.Series
     reason: str
@@ -134,10 +134,10 @@ class Reading(NamedTuple):
 def read_source(runs: PanelRuns, source: str) -> Reading:
     """Read a source of a pattern.
 
-    The text of a source is the name of a condition, a space, and the place of a figure as in
-    `badpo_paper.suites.Columns`: for example ``pooled tokens.mean``. The share of the bias that was removed is relative
-    to DPO's shift. If the share is relative to the shift of another condition, the text ends with the name of this
-    condition. Two sources separated by " - " are subtracted seed by seed.
+    A source consists of the name of a condition, a space, and the place of a figure as in `badpo_paper.suites.Columns`,
+    for example ``pooled tokens.mean``. A removed share is relative to DPO's shift, unless the source ends with the name
+    of another condition, whose shift is then used. If two sources are separated by " - ", the second is subtracted from
+    the first, seed by seed.
     """
     first, _, second = source.partition(" - ")
     if second:
@@ -154,7 +154,7 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
 
 
 def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3) -> Check:
-    """Check a pattern's reading; if a planned seed is missing or a value undefined, it is "not measured"."""
+    """Check a reading of a pattern; the verdict is "not measured" if a planned seed is missing or a value undefined."""
     measured = reading.values.dropna().to_numpy()
     if reading.reason:
         return Check(f"{label}: {reading.reason}", "not measured", True)
@@ -174,15 +174,15 @@ def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3)
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
 
-# Values that replace a field such as {arm} in a pattern's label and source. Each value gives a figure to check.
+# Values that replace a field such as {arm} in the label and the source of a pattern; each value gives one figure.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
-# Beginning of a column's name in a source -> decimals of the printed figure; all other figures have three decimals.
+# Beginning of the column's name in a source -> number of printed decimals; all other figures have three decimals.
 DECIMALS = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern of the paper, its verdict and the figures that decide it."""
+    """A pattern of the paper, the verdict on it, and the figures that decide the verdict."""
 
     sentence: str
     place: str
@@ -211,7 +211,7 @@ def evaluate_pattern(name: str, runs: PanelRuns) -> Pattern:
 
 
 def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -> Iterator[Check]:
-    """Check a figure of a pattern for every value of the fields, such as {arm}, in its label and source."""
+    """Check a figure of a pattern for every value of the fields (such as {arm}) in its label and source."""
     order, column = parse_order(order_text), source.split()[1]
     decimals = next((n for start, n in DECIMALS.items() if column.startswith(start)), 3)
     unit = read_source(runs, order.of).values if order.of else None
@@ -221,13 +221,13 @@ def _check_readings(runs: PanelRuns, label: str, source: str, order_text: str) -
     for combination in product(*map(EACH.__getitem__, fields)):
         field_values = dict(zip(fields, combination, strict=True))
         values, reason = read_source(runs, source.format(**field_values))
-        if unit is not None:  # a seed without the unit is not measured
+        if unit is not None:  # seeds without a unit are not measured
             values = values.where(unit.reindex(values.index).notna())
         yield check_reading(label.format(**field_values), Reading(values, reason), order, decimals)
 
 
 def evaluate_patterns(names: Iterable[str], panels: Sequence[PanelRuns]) -> list[Pattern]:
-    """Evaluate each pattern on every panel that has runs of the pattern, or on the first panel if none has any."""
+    """Evaluate each pattern on every panel that contains runs of the pattern, or else on the first panel."""
     patterns = []
     for name in names:
         results = [(runs, evaluate_pattern(name, runs)) for runs in panels]

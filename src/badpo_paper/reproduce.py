@@ -59,9 +59,9 @@ def make_reproduction(
     data: Path | None,
     data_seed: int = 0,
 ) -> Reproduction:
-    """Reproduce one suite or all suites (``all``).
+    """Plan the reproduction of one suite, or of all suites (``all``).
 
-    Runs on a local file, or on the votes of another data seed, are written to their own folder.
+    Runs that use a local file or another data seed are written to a separate folder.
     """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     suites = [set_data_seed(member, data_seed) for member in suites]
@@ -109,7 +109,7 @@ class SuiteJson(TypedDict):
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Tables and patterns of a suite, titles of the panels that the scale lacks, and notes on model and votes."""
+    """Tables and patterns of a suite, titles of the panels that this scale omits, and notes on model and votes."""
 
     suite: Suite
     tables: tuple[PanelTable, ...]
@@ -127,7 +127,7 @@ class SuiteResult:
 
     @property
     def verdict(self) -> str:
-        """Sentence that states the number of patterns with each verdict."""
+        """Sentence with the number of patterns by verdict."""
         counts = Counter(p.verdict for p in self.patterns)
         if not counts:
             return "This suite evaluates no pattern of the paper."
@@ -149,14 +149,14 @@ class SuiteResult:
 
 
 def run_suites(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
-    """Execute the missing runs, and read the tables and patterns of every suite."""
+    """Execute the runs that are missing, and compute the tables and patterns of every suite."""
     require_inputs(reproduction)
     execute(reproduction, progress, jobs)
     return [read_suite(suite, reproduction) for suite in reproduction.suites]
 
 
 def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
-    """Compute the tables of a suite, and test the paper's statements about them, from its finished runs."""
+    """Compute the tables of a suite from its finished runs, and check the paper's statements about them."""
     reproduction, scale = replace(reproduction, suites=[suite]), reproduction.scale
     runs = {corpus: find_runs(suite, corpus, reproduction) for corpus in suite.corpora()}
     tables = [
@@ -179,7 +179,7 @@ def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
 
 
 def describe_votes(reproduction: Reproduction) -> list[str]:
-    """Describe a file's votes (number and bias) and number of evaluation prompts; without a file, return []."""
+    """Describe the votes in a file (number and bias) and the evaluation prompts; return [] if there is no file."""
     lines = []
     for corpus in reproduction.corpora:
         if reproduction.find_file(corpus) is None:
@@ -196,7 +196,7 @@ def describe_votes(reproduction: Reproduction) -> list[str]:
 
 
 def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> PanelRuns:
-    """Find the runs of a suite on a corpus. For rows with the same condition, the longest list of seeds is used."""
+    """Find the runs of a suite on a corpus. If rows have the same condition, the longest list of seeds is used."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = reproduction.scale.select_seeds(row, reproduction.seeds), row.condition.name
@@ -205,9 +205,9 @@ def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> Panel
 
 
 def format_page(results: Sequence[SuiteResult], command: str) -> str:
-    """Format a Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
+    """Format a Markdown page with the verdicts on all patterns, followed by the readings and tables of each suite.
 
-    The page reports failed patterns in the same way as reproduced patterns.
+    Patterns that failed are reported in the same way as patterns that were reproduced.
     """
     page = [
         f"# The paper's tables\n\nPrinted by `{command}` of badpo {__version__}.\n\n## Every pattern and its verdict\n",
@@ -228,7 +228,7 @@ def format_page(results: Sequence[SuiteResult], command: str) -> str:
 
 BA_ARMS = ("pooled", "shared_mean")
 DEMO_ARMS = (DPO, PLACEBO, *BA_ARMS)
-# Title -> columns: MAIN_TABLES are printed by the demo, and ALL_TABLES are on the page with the demo's results.
+# Title -> columns: The demo prints MAIN_TABLES, and the page with its results contains ALL_TABLES.
 MAIN_TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
     "Tilt: mean margin toward the attribute on held-out comparisons, in log-odds": TILTS,
@@ -272,11 +272,11 @@ def run_demo(
     model: str | None = None,
     data_seed: int = 1,
 ) -> list[DemoSummary]:
-    """Run the suite `names` with three arms and a small model, and return a summary for each seed.
+    """Train a small model with DPO, the placebo and two BA-DPO arms on signed answers, and return a summary per seed.
 
-    The function does not repeat finished runs in ``out``. ``model`` is a folder or a Hub id. If ``model`` is None, a
-    small model is built from scratch. ``data_seed`` is the random seed of the simulated votes. The summary is written
-    to ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are several seeds.
+    Finished runs in ``out`` are not repeated. ``model`` is a folder or a Hub id. If ``model`` is None, a small model is
+    built from scratch. ``data_seed`` is the random seed of the simulated votes. For one seed, the summary is written to
+    ``out/summary.json``; for several seeds, the summaries are written to ``out/summary-s<seed>.json``.
     """
     started, scale = time.perf_counter(), SCALES["demo"]
     if model is not None:
@@ -301,9 +301,9 @@ def make_demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
 
 
 def summarize_seed(runs: PanelRuns, seed: int) -> DemoFigures:
-    """Summarize the readouts of a seed: rates, the share of DPO's shift that each arm removed, and theta's correlation.
+    """Summarize the readouts of a seed: rates, the share of DPO's shift that each arm removed, and theta correlations.
 
-    The correlation is between the planted theta and the learned theta of the first arm with one theta per annotator.
+    The correlations are between the planted theta and the learned theta of the first arm with one theta per annotator.
     """
     folders = {REFERENCE: REFERENCE, **{arm: f"{arm}-s{seed}" for arm in DEMO_ARMS}}
 
@@ -333,10 +333,10 @@ def summarize_seed(runs: PanelRuns, seed: int) -> DemoFigures:
 def format_demo_tables(
     out: Path, seeds: Sequence[int], tables: Mapping[str, Columns] = MAIN_TABLES
 ) -> str:
-    """Format the demo's results in Markdown: the comparison of its arms with the placebo, and then its tables.
+    """Format the results of the demo in Markdown: a comparison of the arms with the placebo, followed by the tables.
 
-    ``tables`` maps the title of each table to the table's columns. If there are several seeds, each cell contains the
-    mean and half the width of the confidence interval.
+    ``tables`` maps the title of each table to its columns. With several seeds, each cell contains the mean and the
+    half-width of the confidence interval.
     """
     runs = PanelRuns(out, seeds)
     panels = (make_demo_panel(title, columns) for title, columns in tables.items())
@@ -345,7 +345,7 @@ def format_demo_tables(
 
 
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
-    """For each attribute, state for how many seeds each BA-DPO arm is nearer to the placebo than DPO is."""
+    """State, for each attribute and BA-DPO arm, at how many seeds the arm is nearer to the placebo than DPO is."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
     for name in ATTRIBUTES:
         for label, source in (
