@@ -1,6 +1,6 @@
-"""The mathematics of the paper as functions of arrays, without files, configuration or logging.
+"""The paper's mathematics as functions of arrays, without files, configuration or logging.
 
-The module `likelihood` needs torch; `identifiability`, `summaries` and `tilt` need only numpy and scipy.
+The module `likelihood` needs PyTorch; `identifiability`, `summaries` and `tilt` need only NumPy and SciPy.
 """
 
 from typing import Any
@@ -11,5 +11,5 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
-# `Array` is an array of any other kind, such as an array of labels or complex numbers
+# `Array` is an array with any other dtype, such as labels or complex numbers
 Array = NDArray[Any]

@@ -1,19 +1,19 @@
-r"""Find which of the annotators' parameters the votes identify, and which parameters the votes leave free.
+r"""Determine which bias parameters the votes identify, and which parameters remain free.
 
 The probability of a judgment depends only on the logit u_c + theta_k . d_j (times the sign of the vote). Two
 parameter vectors therefore give every judgment the same probability if and only if their difference solves
 
 .. math:: du_{c_j} + d\theta_{k_j}^\top d_j = 0 \qquad \text{for every judgment } j,
 
-Eq. `null_system` of the paper. For one attribute of the responses, a graph counts the solutions
-(`annotator_components`): there is one free offset for each connected group of annotators. This count is valid if
-delta is the same for all votes on a comparison and is a difference g(a) - g(b) between the responses. The count can
-be too high or too low for attributes of the judgment (for example which response was shown first), for attributes of
-the pair (for example the length ratio, if a response occurs in several comparisons) and for collinear attributes.
-`free_directions` therefore solves the actual system for all attributes together.
+Eq. `null_system` of the paper. For one attribute of the responses, a graph (`annotator_components`) gives the number of
+solutions: one free offset for each connected group of annotators. This number is valid if delta is the same for all
+votes on a comparison and is a difference g(a) - g(b) between the responses. The number can be too high or too low for
+attributes of the judgment (such as the response shown first), for attributes of the pair (such as the length ratio, if
+a response occurs in several comparisons), and for collinear attributes. `free_directions` therefore solves the actual
+system for all attributes together.
 
-The arguments have one entry for each judgment. Comparisons and annotators are numbered from 0. ``delta`` has the
-shape (n_judgments, n_attributes) or (n_judgments,) and contains response a minus response b. The default of
+Each argument has one entry per judgment. Comparisons and annotators are numbered from 0. ``delta``, of shape
+(n_judgments, n_attributes) or (n_judgments,), is the difference of response a minus response b. By default,
 ``n_annotators`` is the largest annotator index plus 1.
 """
 
@@ -29,10 +29,10 @@ from scipy.sparse import csgraph
 
 from badpo.theory import Array, Bools, Floats, Ints
 
-# Coefficients whose relative size is smaller than this value are rounding errors.
+# Coefficients with a relative size below this value count as rounding errors.
 NEGLIGIBLE = 1e-10
-# After this many Newton steps, most annotators with a finite theta are recognized.
-# For annotators that the Newton steps do not recognize, linear programs decide whether theta is finite.
+# Number of Newton steps that recognize most annotators with a finite theta.
+# If the Newton steps do not recognize an annotator, a linear program decides whether theta is finite.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -41,16 +41,16 @@ NEWTON_STEPS = 8
 def annotator_components(
     comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> Ints:
-    """Connected groups of annotators for each attribute.
+    """Find the connected groups of annotators for each attribute.
 
     Two annotators are connected if both judged the same cross-group comparison.
 
     Returns
     -------
     array of int of shape (n_annotators, n_attributes)
-        Label of the annotator's group: 0 for the largest group, 1 for the second largest, and so on. An annotator
-        without a cross-group judgment has the label -1, because the votes contain no information about their bias. An
-        annotator who shares no cross-group comparison with anybody is a group of one.
+        Label of each annotator's group: 0 for the largest group, 1 for the second largest, and so on. Annotators
+        without a cross-group judgment have the label -1, because the votes contain no information about their biases.
+        An annotator who shares no cross-group comparison with other annotators is a group of one.
 
     References
     ----------
@@ -58,7 +58,7 @@ def annotator_components(
 
     Examples
     --------
-    Annotators 0 and 1 share comparison 0, only annotator 2 judged comparison 1, and annotator 3 saw no difference:
+    Annotators 0 and 1 share comparison 0, only annotator 2 judged comparison 1, and annotator 3 judged equal sides:
 
     >>> annotator_components([0, 0, 1, 2], [0, 1, 2, 3], [1, 1, -1, 0]).ravel()
     array([ 0,  0,  1, -1])
@@ -85,21 +85,22 @@ def annotator_components(
 def informative_judgments(
     comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
 ) -> Bools:
-    """If comparisons' quality differences are unknown, mark the judgments with information about annotators' biases.
+    """Return a mask of judgments that contain information about biases if the quality of comparisons is unknown.
 
-    A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and if
-    these votes come from different annotators or have different attribute differences. Given the number of votes for
-    each response, the probability of an uninformative judgment does not depend on theta.
+    A judgment is informative if the sides differ in the attribute, if the votes on the comparison are not unanimous,
+    and if the votes come from different annotators or have different attribute differences. Given the number of votes
+    for each response, the probability of an uninformative judgment does not depend on theta.
 
     Returns
     -------
     array of bool of shape (n_judgments, n_attributes)
-        Multiply ``delta`` by this mask to get the graph of informative judgments from `annotator_components`. Without
-        the mask the graph also connects annotators whom a conditional estimate cannot compare.
+        Mask of the informative judgments. If you multiply ``delta`` by this mask, `annotator_components` uses only
+        informative judgments. Without the mask, the graph also connects annotators whom a conditional estimate cannot
+        compare.
 
     Examples
     --------
-    The votes on comparison 0 are unanimous, those on comparison 1 are not, and one annotator voted twice on
+    The votes on comparison 0 are unanimous, the votes on comparison 1 disagree, and one annotator voted twice on
     comparison 2:
 
     >>> informative_judgments([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 0], [1, 1, 1, -1, 1, -1], [1] * 6).ravel()
@@ -114,7 +115,7 @@ def informative_judgments(
 
 
 def _varies_within(group: Array, values: Array) -> Bools:
-    """Mark the entries whose group contains at least two different values."""
+    """Return a mask of entries whose group contains at least two different values."""
     one = np.empty(group.max(initial=-1) + 1, dtype=values.dtype)
     one[group] = values
     differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
@@ -127,17 +128,17 @@ def _varies_within(group: Array, values: Array) -> Bools:
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> Array:
-    """Find annotators with an infinite maximum likelihood theta, because all their cross-group votes go one way.
+    """Find annotators whose maximum-likelihood theta is infinite because all their cross-group votes are for one side.
 
-    For a conditional estimate multiply ``delta`` by `informative_judgments` first, because an annotator with mixed
-    votes can still be separated on the informative votes.
+    For a conditional estimate, first multiply ``delta`` by the mask from `informative_judgments`, because the
+    informative votes of an annotator may all be for one side even if other votes are not.
 
     Returns
     -------
     array of int8 of shape (n_annotators, n_attributes)
-        +1 for an annotator who always chose the response with more of the attribute, -1 for one who never did, and 0
-        for all others, including annotators without a cross-group vote. Each attribute is considered alone;
-        `separating_mixes` considers all attributes together.
+        +1 for an annotator who always chose the response with more of the attribute, -1 for an annotator who never
+        chose this response, and 0 for all others, including annotators without a cross-group vote. Each attribute is
+        considered alone; `separating_mixes` considers all attributes together.
 
     References
     ----------
@@ -157,19 +158,19 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""Find the range of attribute coefficients in combinations that separate an annotator's chosen and rejected sides.
+    r"""Find the range of coefficients in attribute combinations that separate an annotator's chosen and rejected sides.
 
-    If a combination v of attributes, with entries between -1 and 1, has :math:`s_j\, d_j \cdot v \ge 0` for all votes
-    of an annotator, the likelihood of these votes never falls in the direction of v. Either the maximum likelihood
-    theta diverges in the direction of v, or the votes do not distinguish the attributes in v. The rows of ``toward``
-    are :math:`s_j\, d_j`.
+    A combination v of attributes, with entries between -1 and 1, separates the sides if :math:`s_j\, d_j \cdot v \ge 0`
+    for all votes of an annotator. The likelihood of these votes then never decreases in the direction of v. Either the
+    maximum-likelihood theta diverges in this direction, or the votes do not distinguish the attributes in v. The rows
+    of ``toward`` are :math:`s_j\, d_j`.
 
     Returns
     -------
     lowest, highest : arrays of shape (n_annotators, n_attributes)
-        Smallest and largest entry of an attribute among these combinations, found by linear programs; both are 0 if
-        theta is finite. If only one of them is not 0, the annotator's bias is infinite; if both are not 0, the bias
-        is undetermined.
+        Smallest and largest coefficient of each attribute in separating combinations, found by linear programs. If
+        theta is finite, both values are 0. If only one value is 0, the annotator's bias is infinite. If neither value
+        is 0, the bias is not identified.
 
     References
     ----------
@@ -177,7 +178,7 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
     Examples
     --------
-    The votes are mixed on each attribute alone, but not on the difference of the two attributes:
+    The votes are mixed on each attribute alone, but all votes are in the direction of the attributes' difference:
 
     >>> toward = np.array([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]])
     >>> lowest, highest = separating_mixes(np.zeros(4, dtype=int), toward, 1)
@@ -204,12 +205,12 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Find annotators whose votes no attribute combination separates: some w > 0 has :math:`\sum_j w_j s_j d_j = 0`.
+    r"""Find annotators whose votes no attribute combination separates (some w > 0 has :math:`\sum_j w_j s_j d_j = 0`).
 
     If no combination of attributes separates an annotator's chosen sides from the rejected sides, the votes identify
-    the annotator's bias toward every attribute. The search starts from the weights :math:`e^{-s_j d_j \cdot v}` and
-    minimizes their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all votes, the weights multiplied by
-    :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
+    the annotator's bias toward every attribute. The search minimizes the sum of the weights :math:`e^{-s_j d_j \cdot
+    v}` by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 - s_j\, d_j \cdot
+    c` are positive and solve the equation.
     """
     q = toward.shape[1]
     design = bias_design(annotator, toward, n_annotators)
@@ -230,7 +231,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
 
 @dataclass(frozen=True)
 class FreeDirections:
-    """Directions of theta whose effect on every judgment can be cancelled by a change in the margins.
+    """Directions of theta whose effect on every judgment can be canceled by a change in the margins.
 
     Attributes
     ----------
@@ -249,23 +250,23 @@ class FreeDirections:
         return int(self.basis.shape[1])
 
     def theta_identified(self) -> Bools:
-        """Whether the votes identify each theta itself, not only differences; shape (n_annotators, n_attributes)."""
+        """Mask, of shape (n_annotators, n_attributes), of thetas that the votes identify absolutely."""
         is_fixed = np.diff(self.basis.indptr) == 0
         return np.asarray(is_fixed.reshape(self.n_annotators, self.n_attributes))
 
     def difference_groups(self) -> Ints:
-        """Label each annotator's group for every attribute, in an array of shape (n_annotators, n_attributes).
+        """Return the label of each annotator's group for every attribute, with the shape (n_annotators, n_attributes).
 
-        The votes identify the difference between two annotators' thetas toward an attribute if and only if both
-        annotators have the same group label for this attribute.
+        The votes identify the difference between two annotators' thetas toward an attribute if and only if the
+        annotators have the same label for this attribute.
         """
-        # equal rows have equal random projections, and distinct rows have distinct projections with probability 1
+        # equal rows have equal random projections, and different rows have different projections with probability 1
         probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
         rows = np.asarray(self.basis @ probe).reshape(self.n_annotators, self.n_attributes, 3)
         labels = np.zeros(rows.shape[:2], dtype=np.intp)
         for j in range(self.n_attributes):
             tolerance = 1e4 * NEGLIGIBLE * max(np.abs(rows[:, j]).max(initial=0.0), 1e-300)
-            # the offset of 0.3 keeps the frequent values 0 and 1 away from the boundaries at which rounding changes
+            # the offset of 0.3 keeps the frequent values 0 and 1 away from rounding boundaries
             cells = np.round(rows[:, j] / tolerance + 0.3)
             _, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
             labels[:, j] = np.argsort(np.argsort(first))[group.reshape(-1)]
@@ -283,13 +284,13 @@ def free_directions(
     Returns
     -------
     FreeDirections
-        For one attribute of the responses there is one direction for each component of `annotator_components`.
+        With a single attribute of the responses, there is one direction for each component from `annotator_components`.
 
     Notes
     -----
-    Every comparison has a free margin. This is exact if no two comparisons share a response, and conservative
-    otherwise. The margins are eliminated first, which leaves differences of theta . d within each comparison;
-    `null_basis` solves the remaining equations.
+    Every comparison has a free margin. This assumption is exact if no two comparisons share a response, and
+    conservative otherwise. The function first eliminates the margins, so that only differences of theta . d within each
+    comparison remain. `null_basis` solves the remaining equations.
 
     References
     ----------
@@ -297,7 +298,7 @@ def free_directions(
 
     Examples
     --------
-    Two annotators share two comparisons. For an attribute of the responses one common offset is free:
+    Two annotators share two comparisons. For an attribute of the responses, one common offset is free:
 
     >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, -1, -1]).n_free
     1
@@ -315,7 +316,7 @@ def free_directions(
     scale[scale == 0] = 1.0
     design = bias_design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
-    # the attributes were divided by their scale, so theta is divided by the same scale
+    # the attributes were divided by their scale, so theta must be divided by the same scale
     unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
     basis = unscaled @ null_basis(design - design[first[group]])
     return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
@@ -324,13 +325,13 @@ def free_directions(
 def judgment_arrays(
     comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None
 ) -> tuple[Ints, Ints, Floats, int]:
-    """Convert the arguments of a judgment table to arrays; raise `ValueError` if they do not fit together."""
+    """Convert the columns of a judgment table to arrays; raise `ValueError` if they are inconsistent."""
     comparison, annotator = np.asarray(comparison), np.asarray(annotator)
     delta = np.asarray(delta, float)
     delta = delta[:, None] if delta.ndim == 1 else delta
     if not len(comparison) == len(annotator) == len(delta):
         raise ValueError(
-            f"the arguments need one value per judgment; got {len(comparison)} comparisons, {len(annotator)} "
+            f"expected one value per judgment in every argument; got {len(comparison)} comparisons, {len(annotator)} "
             f"annotators, {len(delta)} rows of delta"
         )
     if not np.isfinite(delta).all():
@@ -344,9 +345,9 @@ def judgment_arrays(
 
 
 def bias_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
-    """Build the sparse design matrix; row j contains the attribute differences d_j in the columns of annotator k_j."""
+    """Build the sparse design matrix; row j has the attribute differences d_j in the columns of annotator k_j."""
     n, q = delta.shape
-    # 32-bit indices, because products with the design take most of the time of an estimate
+    # 32-bit indices are faster; products with the design matrix take most of the time of a fit
     columns = (annotator[:, None] * q + np.arange(q)).astype(np.int32)
     entries = delta.ravel(), columns.ravel(), q * np.arange(n + 1, dtype=np.int32)
     return sparse.csr_array(entries, shape=(n, n_annotators * q))
@@ -362,8 +363,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
     Notes
     -----
-    Unknowns that no equation connects are solved in separate blocks. Each block needs a pivoted Cholesky factor of
-    its Gram matrix, whose cost is cubic in the number of unknowns of the block.
+    Unknowns that no equation connects are in separate blocks. For each block, the function computes a pivoted Cholesky
+    factor of the Gram matrix, at a cost that is cubic in the number of unknowns.
 
     Examples
     --------
@@ -391,19 +392,19 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
-    """Solve a dense homogeneous system in which every unknown occurs; the largest entry of each solution is 1."""
+    """Solve a dense homogeneous system with every unknown; the largest absolute entry of each solution is 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)
     fixed, free = np.split(order - 1, [rank])
     basis = np.eye(len(order))[:, free]
-    # the Gram matrix contains squares and loses half of the digits, so two more iterations refine the first solution
+    # squares in the Gram matrix lose half of the digits, so two more iterations refine the first solution
     for _ in range(3):
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
-    # due to rounding, a null vector of the Gram matrix may violate the equations
-    # the function therefore keeps only the linear combinations of null vectors that satisfy the equations
-    # if all null vectors satisfy the equations, they stay unchanged, because combining them would blur exact zeros
+    # due to rounding, some null vectors of the Gram matrix may violate the equations
+    # only the linear combinations of null vectors that satisfy the equations are kept
+    # null vectors that all satisfy the equations are not combined, because combining would blur exact zeros
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
     if (size > NEGLIGIBLE).any():

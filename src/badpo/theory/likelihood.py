@@ -1,14 +1,14 @@
-r"""The likelihood of a judgment, given the policy's margin and the annotator's bias, and the fit of theta to the votes.
+r"""Likelihood of a judgment, given the policy's margin and the annotator's bias, and functions that fit theta to votes.
 
-All differences are response a minus response b. The vote enters as a sign s, which is +1 if the annotator chose
-response a and -1 if they chose response b:
+All differences are response a minus response b. The sign s of a vote is +1 if the annotator chose response a and -1 if
+the annotator chose response b:
 
 .. math:: L_j = s_j (u_{c_j} + \theta_{k_j}^\top d_j), \qquad \ell_j = -\log \sigma(L_j)
 
-The paper writes margins and biases from the winner's side: its u is s u here, and its b_k is s b here.
+In the paper, margins and biases are differences of winner minus loser: the paper's u is s u here, and b_k is s b.
 
-The functions that fit theta use a loss only through its first and second derivative with respect to the logit. The
-shared bias is the part of theta that all annotators share: one number for each attribute.
+The functions that fit theta need only the first and second derivative of the loss with respect to the logit. The shared
+bias is the part of theta that all annotators share, with one number for each attribute.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ def margin(
     Parameters
     ----------
     policy_a, policy_b, reference_a, reference_b : Tensor of shape (n_comparisons,)
-        Log-probabilities of the whole response, summed over its tokens, in nats. Float64 sums keep the rounding of
-        long responses out of the gradient.
+        Log-probability of each whole response, summed over its tokens, in nats. With float64 sums, the rounding of long
+        responses does not affect the gradient.
     beta : float
-        Strength of the KL penalty. The margin includes beta, so no other function multiplies by beta again.
+        Strength of the KL penalty. The margin includes beta, so no other function multiplies by beta.
 
     Returns
     -------
     Tensor of shape (n_comparisons,)
-        Positive if the policy has moved toward response a; zero if policy and reference are equal. Exchanging the two
-        responses changes the sign and no other bit.
+        Positive if the policy has moved toward response a; zero if policy and reference are equal. If the two responses
+        are exchanged, only the sign changes.
 
     References
     ----------
@@ -52,7 +52,7 @@ def margin(
 
     Examples
     --------
-    The policy has 2 nats more than the reference on response a and 1 nat less on response b:
+    The policy's log-probability is 2 nats above the reference for response a and 1 nat below it for response b:
 
     >>> nats = [torch.tensor([value]) for value in (-10.0, -9.0, -12.0, -8.0)]
     >>> margin(*nats, beta=0.1)
@@ -62,25 +62,25 @@ def margin(
 
 
 def bias_logit(theta: Tensor, delta: Tensor) -> Tensor:
-    r"""Contribution of the annotator's bias to the logit of choosing response a, in log-odds.
+    r"""Contribution of the annotator's bias to the logit of a vote for response a, in log-odds.
 
     .. math:: b_j = \theta_{k_j}^\top d_j, \qquad d_j = g(y_a) - g(y_b)
 
     Parameters
     ----------
     theta : Tensor of shape (n_judgments, n_attributes)
-        The bias of each judgment's annotator, in log-odds per unit of the attribute.
+        Bias of the annotator of each judgment, in log-odds per unit of the attribute.
     delta : Tensor of shape (n_judgments, n_attributes)
         Attribute difference of response a minus response b; zero for every attribute of a same-group comparison.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Positive if the bias favours response a; zero if the two responses agree on every attribute.
+        Positive if the bias favors response a; zero if the two responses do not differ in any attribute.
 
     References
     ----------
-    BA-DPO, Eq. `shorthand`; for several attributes the paragraph on multiple attributes.
+    BA-DPO, Eq. `shorthand`; for several attributes, the paragraph on multiple attributes.
 
     Examples
     --------
@@ -91,21 +91,21 @@ def bias_logit(theta: Tensor, delta: Tensor) -> Tensor:
 
 
 def judgment_logit(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Log-odds of the vote that was cast, s (u + b), from the margin u, the bias b and the sign s.
+    r"""Log-odds of the vote that was cast: s (u + b), with the margin u, the bias b and the sign s.
 
     Parameters
     ----------
     margins : Tensor of shape (n_judgments,)
-        Margin u of each judgment's comparison, response a over response b, including beta.
+        Margin u of response a over response b for each judgment, including beta.
     bias_logits : Tensor of shape (n_judgments,)
-        Bias logits b, response a over response b. Zeros give DPO.
+        Bias logit b of response a over response b. With zeros, the result is that of DPO.
     sign : Tensor of shape (n_judgments,)
         +1 if response a was chosen, -1 if response b was chosen.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Positive if policy and bias together predict the vote.
+        Positive if the policy and the bias together predict the vote.
 
     References
     ----------
@@ -120,19 +120,19 @@ def judgment_logit(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor
 
 
 def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Negative log-likelihood of each vote in the presence of annotator bias, in nats.
+    r"""Negative log-likelihood of each vote, given the annotator's bias, in nats.
 
     .. math:: \ell_j = -\log \sigma\bigl(s_j (u_{c_j} + b_j)\bigr)
 
     Parameters
     ----------
     margins, bias_logits, sign : Tensor of shape (n_judgments,)
-        As in `judgment_logit`. If all ``bias_logits`` are zero, the result is bit for bit the DPO loss.
+        As in `judgment_logit`. If all ``bias_logits`` are zero, the result equals the DPO loss bit for bit.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        One loss for each judgment, so that an objective can weight the judgments; log 2 if u = b = 0.
+        One loss for each judgment, so that objectives can weight judgments; log 2 if u = b = 0.
 
     References
     ----------
@@ -149,10 +149,11 @@ def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
 
 
 def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Weight of a vote in the gradient, sigma(-s (u + b)), which is the probability of the opposite vote.
+    r"""Weight of a vote in the gradient: the probability of the opposite vote, sigma(-s (u + b)).
 
-    With respect to the policy, the gradient of the loss is -beta times the vote's weight times the gradient of the
-    winner's log-probability minus the loser's. The gradient with respect to theta is minus the vote's weight times s d.
+    The gradient of the loss with respect to the policy is -beta times the weight of the vote times the gradient of the
+    difference in log-probability between winner and loser. The gradient with respect to theta is minus the weight of
+    the vote times s d.
 
     Parameters
     ----------
@@ -162,8 +163,8 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Between 0 and 1; 0.5 if u = b = 0. The weight is below DPO's if the bias favours the winner, and above DPO's
-        if the bias favours the loser.
+        Between 0 and 1; 0.5 if u = b = 0. The weight is lower than in DPO if the bias favors the winner, and higher
+        than in DPO if the bias favors the loser.
 
     References
     ----------
@@ -178,16 +179,17 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
 
 
 def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) -> Tensor:
-    r"""IPO loss with bias: squared distance between each vote's bias-adjusted margin and IPO's target.
+    r"""IPO loss with bias: squared distance between the bias-adjusted margin of each vote and the target of IPO.
 
     .. math:: \ell_j = \left(\frac{s_j (u_{c_j} + b_j)}{\beta} - \frac{1}{2\beta}\right)^2
 
     Parameters
     ----------
     margins : Tensor of shape (n_judgments,)
-        beta times the difference of the responses' mean log-ratios per token, response a minus response b.
+        beta times the difference in the mean log-ratio per token, response a minus response b.
     bias_logits : Tensor of shape (n_judgments,)
-        Bias of response a over response b in the unit of the margins: reward per token, not log-odds. Zeros give IPO.
+        Bias toward response a, in the unit of the margins: reward per token, not log-odds. With zeros, the loss is that
+        of IPO.
     sign : Tensor of shape (n_judgments,)
         +1 if response a was chosen, -1 if response b was chosen.
     beta : float
@@ -196,7 +198,7 @@ def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) ->
     Returns
     -------
     Tensor of shape (n_judgments,)
-        0 if margin and bias add up to 1/2 in the direction of the vote; ``1 / (4 beta**2)`` if u = b = 0.
+        0 if the sum of margin and bias is 1/2 in the direction of the vote; ``1 / (4 beta**2)`` if u = b = 0.
 
     Examples
     --------
@@ -209,22 +211,23 @@ def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) ->
 # -- fit of theta --------------------------------------------------------------------------------------------
 
 # Standard deviation of the weak normal prior for theta, in log-odds for a typical difference in an attribute.
-# The prior keeps theta finite if all votes go in the same direction.
-# The weak prior changes an estimate of 1 from 100 votes by less than 0.003.
+# The prior keeps theta finite if all votes are for the same side.
+# The prior changes an estimate of 1.0 from 100 votes by less than 0.003.
 PRIOR_SD = 5.0
-# Newton's method: largest number of steps, largest step in log-odds, and step length at which the method ends.
+# Newton's method: largest number of steps, largest step, and step length below which the method ends, in log-odds.
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
-# Number of times that fitting alternates between the shared bias and the group offsets.
+# Number of alternations between fitting the shared bias and fitting the group offsets.
 ROUNDS = 5
 
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor) -> Slopes:
-    """Return a function of the logits that computes the first and second derivative of each judgment's loss.
+    """Return a function that maps logits to the first and second derivatives of the losses of all judgments.
 
-    ``losses(margins, bias_logits, sign)`` is elementwise, like `badpo.theory.likelihood.judgment_loss`. A negative
-    second derivative is replaced with 0, so a Newton step never increases a loss that is not convex.
+    ``losses(margins, bias_logits, sign)`` is elementwise, like `badpo.theory.likelihood.judgment_loss`. The function
+    replaces negative second derivatives with 0, so that Newton steps are descent directions even if the loss is not
+    convex.
 
     Examples
     --------
@@ -246,9 +249,9 @@ def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor
 
 
 def prior_precision(delta: Tensor) -> Tensor:
-    """Return the precision, of shape (n_attributes,), of the weak prior for each attribute's theta.
+    """Return the precision of the weak prior of theta for each attribute, with shape (n_attributes,).
 
-    The prior's standard deviation is `PRIOR_SD` divided by the root mean square of the attribute's nonzero differences.
+    The prior standard deviation is `PRIOR_SD` divided by the root mean square of the attribute's nonzero differences.
     """
     n_cross = (delta != 0).sum(dim=0).clamp(min=1)
     return delta.square().sum(dim=0) / n_cross / PRIOR_SD**2 + torch.finfo(delta.dtype).tiny
@@ -257,14 +260,14 @@ def prior_precision(delta: Tensor) -> Tensor:
 def fit_shared_bias(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, start: Tensor | None = None
 ) -> Tensor:
-    r"""Fit the shared bias by Newton's method for known offsets of the logits.
+    r"""Fit the shared bias by Newton's method, given offsets of the logits.
 
     .. math:: \hat\theta = \arg\min_\theta \sum_j w_j\, \ell(o_j + \theta^\top d_j) + \tfrac12 \sum_i p_i \theta_i^2
 
     Parameters
     ----------
     slopes : callable
-        `loss_slopes` of the votes.
+        Result of `loss_slopes` for the votes.
     delta : Tensor of shape (n_judgments, n_attributes)
     offset, weight : Tensor of shape (n_judgments,)
     start : Tensor of shape (n_attributes,), or None for zero
@@ -272,7 +275,7 @@ def fit_shared_bias(
     Returns
     -------
     Tensor of shape (n_attributes,)
-        Finite for any votes because of `prior_precision`.
+        Finite for any votes, because of the prior (`prior_precision`).
 
     Examples
     --------
@@ -283,7 +286,7 @@ def fit_shared_bias(
     1.09849...
     """
     precision = prior_precision(delta)
-    scale = (precision * PRIOR_SD**2).sqrt()  # a step in these units is one in log-odds
+    scale = (precision * PRIOR_SD**2).sqrt()  # converts a step to log-odds
     shared_bias = torch.zeros(delta.shape[1], dtype=delta.dtype) if start is None else start.clone()
     for _ in range(NEWTON_STEPS):
         first, second = slopes(offset + delta @ shared_bias)
@@ -310,11 +313,11 @@ def shared_bias_intervals(
     .. math:: \hat\theta - \theta \approx -\Bigl(\sum_j w_j \ell''_j d_j d_j^\top + \operatorname{diag} p\Bigr)^{-1}
         \sum_j w_j \ell'_j d_j
 
-    ``logits`` are those of the votes at the optimum, which contain the shared bias.
+    ``logits`` are the logits of the votes at the optimum, including the shared bias.
 
     Examples
     --------
-    Three of four votes for the attribute; the usual standard error of the log-odds is sqrt(1/300 + 1/100) = 0.115:
+    Three of four votes are for the attribute; the usual standard error of the log-odds is sqrt(1/300 + 1/100) = 0.115:
 
     >>> sign, delta = torch.tensor([1.0, 1, 1, -1] * 100).double(), torch.ones(400, 1).double()
     >>> logits = torch.full((400,), 1.0986).double()
@@ -335,8 +338,8 @@ def shared_bias_intervals(
 def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
     r"""Compute the policy's tilt: the least-squares coefficients of the margins on the attribute differences.
 
-    The result has the shape (n_attributes,). If there is one attribute, with differences of +1, 0 or -1, the tilt is
-    the mean margin toward the attribute on cross-group judgments.
+    The result has the shape (n_attributes,). For a single attribute with differences of +1, 0 or -1, the tilt is the
+    mean margin toward the attribute on cross-group judgments.
 
     Examples
     --------
@@ -345,22 +348,22 @@ def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
     """
     weighed = weight[:, None] * delta
     square = weighed.T @ delta
-    # collinear attributes share their coefficient equally
+    # collinear attributes get equal shares of their common coefficient
     return torch.linalg.lstsq(square, weighed.T @ margins, driver="gelsd").solution
 
 
 def shared_bias_growth(
     slopes: Slopes, design: Tensor, offset: Tensor, weight: Tensor, quality: Tensor
 ) -> Tensor:
-    r"""Change in the estimated shared bias after the quality that the policy has learned is added to the logits.
+    r"""Change in the estimated shared bias if the quality that the policy has learned is added to the logits.
 
     The result has one entry for each column of ``design``:
 
     .. math:: \hat\theta(o + q) - \hat\theta(o)
 
     Here :math:`\hat\theta` is the optimum of `fit_shared_bias`. An estimate of the bias that ignores quality is
-    attenuated, and the attenuation falls as the margins explain more of the quality. Both optima use the same votes,
-    so that the noise of the votes cancels in the difference.
+    attenuated, and the attenuation decreases as the margins explain more of the quality. Both optima use the same
+    votes, so the noise of the votes cancels out in the difference.
 
     Examples
     --------
@@ -376,21 +379,21 @@ def shared_bias_growth(
 def shrink_offsets(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, group: Tensor, n_groups: int
 ) -> Tensor:
-    r"""For each group, the deviation of theta from the common theta, shrunk by an estimated variance.
+    r"""Deviation of each group's theta from the common theta, shrunk with an estimated between-group variance.
 
-    The result has the shape (n_groups, q). The logits at the common theta are ``offset``. The formulas contain the
-    score :math:`g_k` and the information :math:`H_k` of the votes of group k at the common theta.
+    The result has the shape (n_groups, q). ``offset`` contains the logits at the common theta. In the formulas,
+    :math:`g_k` is the score and :math:`H_k` is the information of the votes of group k, both at the common theta.
 
     .. math:: \hat\tau^2 = \max\Bigl(0, \frac{\sum_k g_k^2 / H_k - (n - 1)}{\sum_k H_k}\Bigr), \qquad
         \hat d_k = \arg\min_d \sum_{j \in k} w_j\, \ell(o_j + d^\top \delta_j)
         + \tfrac12 \sum_i d_i^2 / \hat\tau_i^2
 
-    The variance is estimated for each attribute from the n groups with information. A group with two votes, or with
-    votes of one direction only, stays near the common theta. ``group`` is -1 for votes without a group.
+    The variance for each attribute is estimated from the n groups with information. A group with only two votes, or
+    with votes for only one side, stays near the common theta. ``group`` is -1 for votes without a group.
 
     Examples
     --------
-    The votes of two groups differ no more than chance allows:
+    The votes of two groups do not differ more than expected by chance:
 
     >>> sign = torch.tensor([1.0, -1, 1, -1]).double()
     >>> votes = loss_slopes(judgment_loss, sign), torch.ones(4, 1).double(), 0 * sign, sign**2
@@ -399,7 +402,7 @@ def shrink_offsets(
     """
     known = group >= 0
     group_of, d, w = group[known], delta[known], weight[known]
-    scale = prior_precision(delta).sqrt() * PRIOR_SD  # a step in these units is one in log-odds
+    scale = prior_precision(delta).sqrt() * PRIOR_SD  # converts a step to log-odds
     offsets = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
     variance = None
     for _ in range(NEWTON_STEPS):
@@ -423,7 +426,7 @@ def shrink_offsets(
 
 
 def _between_group_variance(score: Tensor, information: Tensor) -> Tensor:
-    """Moment estimate of the variance of theta between groups, from scores and information at the common theta."""
+    """Moment estimate of the between-group variance of theta, from scores and information at the common theta."""
     own = information.diagonal(dim1=1, dim2=2)
     has_votes = own > torch.finfo(own.dtype).eps * own.sum(dim=0)
     excess = torch.where(has_votes, score.square() / own, 0.0).sum(dim=0) - (has_votes.sum(dim=0) - 1)
@@ -437,15 +440,16 @@ def fit_theta(
     weight: Tensor,
     groups: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
-    """For margins of zero, fit the shared bias and the groups' offsets from the shared bias.
+    """Fit the shared bias, and the offsets of groups from the shared bias, for margins of zero.
 
-    ``design`` has the columns of the shared bias (`fit_shared_bias`); the first columns are those of the attributes.
-    ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest: the group number of every
-    vote, -1 for none. The offsets of a grouping have the shape (n_groups, n_attributes), multiply ``delta``, and are
-    shrunk given the offsets of the other groupings (`shrink_offsets`).
+    ``design`` has the columns of the shared bias (`fit_shared_bias`), starting with the columns of the attributes.
+    ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest grouping. The tensor
+    contains the group number of every vote, or -1 for no group. The offsets of a grouping have the shape (n_groups,
+    n_attributes) and multiply ``delta``. Each grouping is shrunk given the offsets of the other groupings
+    (`shrink_offsets`).
 
     The shared bias is fitted last. The gradient of the loss along each attribute is then zero over all votes, apart
-    from the weak prior, so a policy at the reference has no reason to move toward the attribute.
+    from the weak prior, so a policy that equals the reference is not pushed toward any attribute.
     """
     q = delta.shape[1]
     sizes = [int(group.max()) + 1 for group in groups]
@@ -465,7 +469,7 @@ def fit_theta(
         for i, group in enumerate(groups):
             others = design @ shared_bias + logits(left_out=i)
             offsets[i] = shrink_offsets(slopes, delta, others, weight, group, sizes[i])
-            # The groups' mean offset belongs to the shared bias, because the prior shrinks only the groups' offsets.
+            # The mean offset of the groups belongs to the shared bias, because the prior applies only to group offsets.
             common = offsets[i][group[group >= 0].unique()].mean(dim=0)
             offsets[i] = offsets[i] - common
             shared_bias[:q] += common

@@ -1,8 +1,8 @@
-r"""Summaries of measurements: intervals over seeds, shares removed, and intervals of proportions and ratios.
+r"""Summaries of measurements: intervals over seeds, shares of a shift removed, and intervals of proportions and ratios.
 
-There are two sources of variation. Training seeds give a few independent runs, so the interval over seeds is Student's
-t interval. The rows of one run (votes, prompts, tokens) are clustered, because the rows of one prompt are not
-independent, so their interval is cluster-robust.
+Measurements vary for two reasons. Training seeds give a few independent runs, so the interval over seeds is Student's t
+interval. Within a run, the rows (votes, prompts, tokens) of one prompt are not independent, so the interval over rows
+is cluster-robust.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Interval:
     se : float
         Standard error; NaN if it cannot be estimated because there is only one run or one cluster.
     low, high : float
-        Ends of the 95 % confidence interval in the unit of the estimate; NaN if ``se`` is NaN.
+        Limits of the 95 % confidence interval, in the unit of the estimate; NaN if ``se`` is NaN.
     n : int
         Number of independent units: runs, clusters or trials.
     """
@@ -38,11 +38,11 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's length, which tables show after the plus-minus sign."""
+        """Half the width of the interval, which tables show after ±."""
         return (self.high - self.low) / 2
 
     def excludes(self, value: float) -> bool:
-        """Whether the interval is known and does not contain ``value``."""
+        """Whether the interval excludes ``value``; False if the interval is NaN."""
         return bool(self.low > value or self.high < value)
 
 
@@ -51,7 +51,7 @@ def t_interval(values: ArrayLike) -> Interval:
 
     .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
 
-    For three seeds the factor t is 4.303. For one run the ends of the interval are NaN.
+    For three seeds, the factor t is 4.303. For a single run, the limits of the interval are NaN.
 
     References
     ----------
@@ -67,15 +67,15 @@ def t_interval(values: ArrayLike) -> Interval:
 
 
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""For each seed, the share of DPO's shift from the reference that another training arm removes.
+    r"""Share of DPO's shift from the reference that another training arm removes, for each seed.
 
     .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
 
     Returns
     -------
     array of shape (n_runs,)
-        0 if the arm equals DPO, 1 if the arm equals the reference, and above 1 if the arm is beyond the reference.
-        NaN if DPO did not shift at all. If the interval of DPO's `shift` contains zero, the share has no meaning.
+        0 if the arm equals DPO, 1 if the arm equals the reference, and above 1 if the arm is beyond the reference. NaN
+        if DPO did not shift. If the interval of DPO's `shift` contains zero, the share is meaningless.
 
     References
     ----------
@@ -92,10 +92,10 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
 
 
 def shift(arm: ArrayLike, reference: float) -> Interval:
-    """Shift of a training arm's metric from the reference's metric, averaged over the arm's seeds.
+    """Difference between the metric of a training arm and the metric of the reference, averaged over seeds.
 
-    As in the paper, the reference is measured once and its value is treated as exact. Report a share removed only if
-    the interval of DPO's shift does not contain 0 (``excludes(0.0)``).
+    As in the paper, the reference is measured once, and its value is treated as exact. Report the share removed only if
+    the interval of DPO's shift excludes 0 (``excludes(0.0)``).
 
     References
     ----------
@@ -110,12 +110,12 @@ def shift(arm: ArrayLike, reference: float) -> Interval:
 
 
 def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Difference, in log-odds, between a rate and the reference's rate.
+    r"""Difference between a rate and the rate of the reference, in log-odds.
 
     .. math:: \operatorname{logit} p - \operatorname{logit} p_{ref}
 
-    If the log-odds are the same at every prompt, the difference is the policy's tilt divided by beta. The sign shows
-    whether an arm is below or above the reference, also close to 0 and 1, where differences of rates are small.
+    If all prompts have the same log-odds, the difference is the policy's tilt divided by beta. The sign shows whether
+    an arm is below or above the reference, even for rates close to 0 or 1, whose differences are small.
 
     References
     ----------
@@ -129,7 +129,7 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
     rate, reference = np.asarray(rate, float), np.asarray(reference, float)
     for value in (rate, reference):
         if np.any((value < 0) | (value > 1)):
-            raise ValueError("a rate lies between 0 and 1")
+            raise ValueError("rates must be between 0 and 1")
     with np.errstate(invalid="ignore"):  # the difference between two rates of 0 is unknown
         return np.asarray(logit(rate) - logit(reference))
 
@@ -150,30 +150,30 @@ def wilson_interval(successes: int, n: int) -> Interval:
 
 
 def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
-    """Ends of Wilson's score intervals, which lie within [0, 1]; NaN if there are no trials."""
+    """Limits of Wilson's score intervals, which are within [0, 1]; NaN if there are no trials."""
     z2 = float(ndtri(0.975)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
         center = (share + z2 / (2 * n)) / (1 + z2 / n)
         half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
-    # rounding would otherwise move an end of the interval away from 0 or 1
+    # without this step, rounding could move a limit of the interval away from 0 or 1
     return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)
 
 
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
-    ``clusters`` has the same label for rows that depend on one another, usually the rows of a prompt. By default, every
-    row of ``values`` is its own cluster.
+    ``clusters`` has the same label for rows that are dependent, usually the rows of a prompt. By default, every row is
+    a separate cluster.
 
     Returns
     -------
     Interval
-        Student's t interval with n - 1 degrees of freedom, where ``n`` is the number of clusters. With one cluster
-        the ends are NaN.
+        Student's t interval with n - 1 degrees of freedom, where ``n`` is the number of clusters. With one cluster, the
+        limits are NaN.
 
     Examples
     --------
-    Ten rows that repeat two prompts five times have the information of two rows:
+    Ten rows that repeat two prompts five times contain the information of two rows:
 
     >>> rows = cluster_mean([1] * 5 + [0] * 5)
     >>> prompts = cluster_mean([1] * 5 + [0] * 5, clusters=["p"] * 5 + ["q"] * 5)
@@ -185,10 +185,10 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
 
 
 def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
-    """Proportion or mean of probabilities with Wilson's interval at the effective number of trials.
+    """Proportion or mean of probabilities, with Wilson's interval for the effective number of trials.
 
-    The effective number of trials is the number of independent trials with the same standard error; the interval lies
-    in [0, 1].
+    The effective number of trials is the number of independent trials that would have the same standard error. The
+    interval is within [0, 1].
 
     Examples
     --------
@@ -210,7 +210,7 @@ def cluster_difference(
     """Mean of the rows in ``first`` minus the mean of the other rows, with a cluster-robust interval.
 
     If a cluster has rows in both means, the interval accounts for the dependence between these rows. For the held-out
-    gap, ``values`` is the correctness of each judgment and ``first`` is the mask of cross-group judgments.
+    gap, ``values`` is the correctness of each judgment, and ``first`` is the mask of cross-group judgments.
 
     References
     ----------
@@ -259,9 +259,8 @@ def sums_by_cluster(
 ) -> tuple[Floats, Floats]:
     """Sum the rows of each cluster, in the order of the cluster labels.
 
-    `ratio_of_sums` of the sums equals `ratio_of_sums` of the rows with the same clusters. To compare two policies that
-    were measured on the same rows, pass the difference of their numerators to `ratio_of_sums`. The two policies are
-    then compared row by row.
+    `ratio_of_sums` of the sums equals `ratio_of_sums` of the rows with the same clusters. To compare two policies row
+    by row on the same rows, pass the difference of their numerators to `ratio_of_sums`.
 
     Examples
     --------
@@ -282,19 +281,19 @@ def length_matched_mean(
     n_bins: int = 5,
     clusters: ArrayLike | None = None,
 ) -> Interval:
-    r"""Mean over answers, reweighted so that their lengths have the same distribution as the reference's lengths.
+    r"""Mean over answers, reweighted so that their lengths have the length distribution of the reference.
 
     .. math:: \sum_b w_b\, \bar{x}_b
 
-    The bins end at the quantiles of the reference's lengths, w_b is the reference's share of bin b, and x_b is the
-    mean of the values whose length lies in bin b. A length on the edge of two bins belongs to the longer one. A
-    policy that only shortens its answers therefore keeps the same mean.
+    The bins end at quantiles of the reference lengths. Here w_b is the share of reference lengths in bin b, and x_b is
+    the mean of the values with a length in bin b. A length on the edge of two bins belongs to the bin of longer
+    answers. With this reweighting, the mean of a policy does not change if the policy only shortens its answers.
 
     Returns
     -------
     Interval
-        ``n`` is the number of clusters. A bin without an answer gets the mean over all answers. The shares w_b are
-        taken as exact.
+        ``n`` is the number of clusters. A bin without answers gets the mean over all answers. The shares w_b are
+        treated as exact.
 
     References
     ----------
@@ -302,7 +301,7 @@ def length_matched_mean(
 
     Examples
     --------
-    Half of the reference's answers are long; the policy writes mostly short answers without Markdown:
+    Half of the reference answers are long, and the policy writes mostly short answers without Markdown:
 
     >>> matched = length_matched_mean(
     ...     values=[0, 0, 0, 1], lengths=[10, 12, 11, 90], reference_lengths=[9, 10, 80, 99], n_bins=2
@@ -327,7 +326,7 @@ def length_matched_mean(
 
 
 def interval_from_influence(estimate: float, influence: Floats, clusters: ArrayLike | None) -> Interval:
-    """Student's t interval of an estimate, computed from the rows' influence, which is summed within clusters."""
+    """Student's t interval of an estimate, computed from the influence of each row, summed within clusters."""
     labels = np.arange(len(influence)) if clusters is None else clusters
     sums = np.bincount(np.unique(labels, return_inverse=True)[1], influence)
     n = len(sums)

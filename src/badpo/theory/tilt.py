@@ -1,12 +1,12 @@
 r"""Tilt a policy so that the rate of an attribute equals a target.
 
-The votes leave one number free for each attribute: if c is added to the margin of every response with the attribute and
-subtracted from every annotator's bias, the probability of every vote stays the same. The tilted policy is
+The votes leave one number free for each attribute. The probabilities of all votes stay the same if a number c is added
+to the margin of every response with the attribute and subtracted from every annotator's bias. The tilted policy is
 
 .. math:: \pi_c(y \mid x) \propto \pi(y \mid x) \exp(c^\top g(y) / \beta)
 
 The `tilt` c has the unit of the margin, which includes beta. The `shift` s = c / beta is in log-odds. A `rate` is the
-probability of the choices with the attribute, averaged over prompts.
+probability of choices with the attribute, averaged over prompts.
 """
 
 from collections.abc import Sequence
@@ -19,33 +19,31 @@ from scipy.special import logit, softmax
 
 from badpo.theory import Floats
 
-# A rate closer to 0 or 1 than this cannot be tilted, because tilting would amplify rounding errors.
+# A rate this close to 0 or 1 cannot be tilted, because tilting would amplify rounding errors.
 NEVER = 1e-9
-# The search for the shifts ends when every rate is this close to its target.
+# The search for shifts ends when the difference between every rate and its target is below this value.
 RATE_TOLERANCE = 1e-10
-SHOW_IT = (
-    "anchor a policy that sometimes produces the attribute, or give prompts that ask for it (--prompts)"
-)
-# Shifts differ only by rounding if their squared distances from the mean have a sum below this number.
+SHOW_IT = "anchor a policy that sometimes produces the attribute, or use prompts that ask for the attribute (--prompts)"
+# Shifts count as equal if the sum of their squared distances from the mean is below this value.
 _SAME = 1e-20
 
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """Line that predicts a training stage's achieved shift from the intended shift, both in log-odds.
+    """Line that predicts the achieved shift of a training stage from the intended shift, in log-odds.
 
     Attributes
     ----------
     slope, intercept : float
-        achieved = slope * intended + intercept. The intercept is a deficit: its sign is opposite to that of the
-        shifts, so a line is valid for shifts of one direction only.
+        achieved = slope * intended + intercept. The intercept is a deficit, with the opposite sign of the shifts, so a
+        line is valid for shifts in one direction only.
     """
 
     slope: float
     intercept: float
 
     def intended_for(self, achieved: float) -> float:
-        """Compute the intended shift that leads to the given achieved shift.
+        """Compute the intended shift for a given achieved shift.
 
         Examples
         --------
@@ -63,16 +61,17 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     Parameters
     ----------
     log_probs : array of shape (n_prompts, n_choices)
-        In nats, up to a constant for each prompt; -inf for a choice that the prompt does not offer.
+        Log-probabilities in nats, up to an additive constant for each prompt; -inf for a choice that the prompt does
+        not offer.
     carries : array of shape (n_choices, n_attributes)
-        1 if the choice has the attribute, else 0; the shape may be ``(n_choices,)`` for one attribute.
+        1 if the choice has the attribute, else 0. For one attribute, the shape may be ``(n_choices,)``.
     shift : array of shape (n_attributes,)
-        In log-odds.
+        Shifts in log-odds.
 
     Returns
     -------
     array of shape (n_prompts, n_choices)
-        Each row adds up to 1.
+        Each row sums to 1.
 
     References
     ----------
@@ -90,7 +89,7 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
 
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
-    """Rate of each attribute under the tilted policy, which is the attribute's mean probability over prompts.
+    """Rate of each attribute under the tilted policy: the probability of the attribute, averaged over prompts.
 
     References
     ----------
@@ -108,9 +107,9 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
 def shift_to_targets(
     log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] = ()
 ) -> Floats:
-    r"""Compute the shift of each attribute at which the rates of all attributes equal their targets.
+    r"""Compute the shifts with which the rates of all attributes equal their targets.
 
-    The shift is the minimum of a convex function, whose gradient is the rates minus their targets:
+    The shifts minimize a convex function, whose gradient is the rates minus the targets:
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
@@ -119,15 +118,15 @@ def shift_to_targets(
     log_probs, carries
         As in `tilted_probabilities`. A choice with several attributes is shifted by the sum of their shifts.
     targets : array of shape (n_attributes,)
-        Strictly between 0 and 1.
+        Target rates, strictly between 0 and 1.
     attributes : sequence of str
-        Names for the error messages; by default the attributes are numbered.
+        Names for error messages; by default, the attributes are numbered.
 
     Returns
     -------
     array of shape (n_attributes,)
-        Shift s in log-odds; negative if the attribute becomes rarer. The tilt is beta times the shift. A training
-        stage that teaches this tilt has the fixed offset -beta times the shift.
+        Shift s in log-odds, which is negative if the attribute becomes rarer. The tilt is beta times the shift. A
+        training stage teaches this tilt with a fixed offset of -beta times the shift.
 
     References
     ----------
@@ -135,7 +134,7 @@ def shift_to_targets(
 
     Examples
     --------
-    The choices are four names with two attributes. Each shift changes both rates, and both rates equal their targets:
+    The choices are four names with two attributes. Each shift changes both rates, but both rates reach their targets:
 
     >>> names = np.log([[0.6, 0.3, 0.05, 0.05]]), [[1, 1], [1, 0], [0, 1], [0, 0]]
     >>> tilted_rates(*names, shift_to_targets(*names, [0.5, 0.4])).round(6)
@@ -162,18 +161,18 @@ def shift_to_targets(
         while missing(-reach) > 0 or missing(reach) < 0:
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
-    # the initial value is the solution if all prompts have the same log-odds and the attributes are independent
+    # the initial value is exact if all prompts have the same log-odds and the attributes are independent
     solution = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
     if np.abs(solution.fun).max() < RATE_TOLERANCE:
         return np.asarray(solution.x)
     raise ValueError(
         f"the targets of {', '.join(names)} cannot be reached together: no reweighting of these choices reaches "
-        f"{wanted.tolist()}; choose targets that one policy over these choices can have"
+        f"{wanted.tolist()}; choose targets that a single policy over these choices can reach"
     )
 
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
-    """Fit the least-squares line that predicts one attribute's achieved shifts from the intended shifts.
+    """Fit a least-squares line that predicts the achieved shifts of an attribute from the intended shifts.
 
     References
     ----------
@@ -181,7 +180,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
 
     Examples
     --------
-    The paper's three offsets for gender, which make the attribute rarer:
+    The paper's three offsets for gender make the attribute rarer:
 
     >>> line = fit_calibration([-3.39, -4.42, -5.13], [-2.24, -3.13, -3.79])
     >>> round(line.slope, 2), round(line.intercept, 2)
@@ -204,7 +203,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
 def _validate_choices(
     log_probs: ArrayLike, carries: ArrayLike, attributes: Sequence[str] = ()
 ) -> tuple[Floats, Floats]:
-    """Convert log-probabilities and attribute indicators to arrays; raise `ValueError` if the values are unusable."""
+    """Convert log-probabilities and attribute indicators to arrays; raise `ValueError` if the values are invalid."""
     logs, indicator = np.asarray(log_probs, float), np.asarray(carries, float)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
     broken = np.isnan(logs) | (logs == np.inf)
@@ -225,14 +224,14 @@ def _check_reachable(name: str, target: float, rate: float, logs: Floats, carryi
     if rate < NEVER or rate > 1 - NEVER:
         how = "never" if rate < NEVER else "always"
         raise ValueError(
-            f"{name}: the policy {how} produces the attribute (rate {rate:.3g}), so its rate cannot change; {SHOW_IT}"
+            f"{name}: the policy {how} produces the attribute (rate {rate:.3g}), so the rate cannot change; {SHOW_IT}"
         )
     offered = np.isfinite(logs)
     most = offered[:, carrying == 1].any(axis=1).mean()
     least = 1 - offered[:, carrying == 0].any(axis=1).mean()
     if not least < target < most:
         raise ValueError(
-            f"{name}: the target {target:g} cannot be reached. For these prompts, a policy's rate can only be "
-            f"between {least:.3g} and {most:.3g}. Choose a target in this range, or give more prompts that have "
-            "answers with and without the attribute"
+            f"{name}: the target {target:g} cannot be reached. With these prompts, the rate of any policy is between "
+            f"{least:.3g} and {most:.3g}. Choose a target in this range, or add prompts that have answers with and "
+            "without the attribute"
         )
