@@ -184,8 +184,8 @@ def flatten(table: Table) -> Table:
 def _with_values_by_id(table: Table) -> Table:
     """Replace mappings from ids to values, such as ``{"x7": 0, "y3": 1}``, with lists of the values.
 
-    A column of mappings is replaced if, in each row, another column holds a list of objects with the same ids. The list
-    contains the values of the mapping in the order of the objects in the other column.
+    The mappings in a column are replaced only if each row has a list of objects with the same ids in another column.
+    The list contains the values of the mapping in the order of the objects in the other column.
     """
     frame = table.frame
     cells_of = {name: [*frame[name]] for name in frame if isinstance(frame[name], pd.Series)}

@@ -35,7 +35,7 @@ MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
 # leading zeros of a number, and the ".0" that pandas appends to integers in a column with missing values
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
-# A short id such as "7", "p12" or "bob" may mean something else in another column. Longer ids are always recognised.
+# A short id such as "7", "p12" or "bob" may mean something else in another column. Longer ids are always recognized.
 _SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # an e-mail address has at most 320 characters; without this limit, matching a very long id would take very long
@@ -176,7 +176,7 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
 def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
     """Return for each cell whether it is a raw id or, with ``inside=True``, contains a raw id as a separate word.
 
-    ``owners`` has the raw id of each row's annotator. Short ids are recognised only if more than 90 % of the cells hold
+    ``owners`` has the raw id of each row's annotator. Short ids are recognized only if more than 90 % of the cells hold
     the id of their own row's annotator.
 
     Examples
@@ -316,7 +316,7 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    # a dictionary attack finds any key that is a single word in lower case, in upper case or capitalised
+    # a dictionary attack finds any key that is a single word in lower case, in upper case or capitalized
     is_word = key.isalpha() and (key[1:].islower() or key.isupper())
     if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or is_word:
         raise ConfigError(

@@ -1041,7 +1041,7 @@ def _not_used(found: Findings, told: set[str]) -> None:
     """Report unused columns of the table.
 
     The function reports unused columns if one of them may hold groups of annotators, or if the table has annotators and
-    badpo recognised some columns automatically.
+    badpo recognized some columns automatically.
     """
     frame, theirs = found.table.frame, {*found.table.theirs}
     known = theirs | told | {*itertools.chain(*(names for _, names, *_ in _NOT_READ))}

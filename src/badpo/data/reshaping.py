@@ -240,7 +240,7 @@ def _is_trial(label: str) -> bool:
 
 
 def _without_trials(table: Table) -> Table:
-    """Remove practice trials, attention checks and cancelled votes from a table."""
+    """Remove practice trials, attention checks and canceled votes from a table."""
     names = [*map(str, table.frame)]
     known = columns_named(names, (*PAIR, "response", "chosen", "rejected", "winner")).values()
     for name in names:
@@ -700,7 +700,7 @@ _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least"
 def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
     """Return the columns of three or more answers to one prompt, or an empty mapping if there are no such columns.
 
-    badpo recognises answer columns by their names, or by another column whose labels or rankings contain these names.
+    badpo recognizes answer columns by their names, or by another column whose labels or rankings contain these names.
     """
     if answers := numbered_answers(free):
         return answers

@@ -726,7 +726,7 @@ def _separator(text: str) -> str:
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
     """Return whether a table has vote columns and response columns with texts.
 
-    The columns are recognised by their names. In a table that was joined by ids, an annotator column counts as a vote
+    The columns are recognized by their names. In a table that was joined by ids, an annotator column counts as a vote
     column too.
     """
     known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
@@ -1060,7 +1060,7 @@ def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
         ranges = _merged_ranges(content)
     sheet.reset_dimensions()  # a file may state dimensions that are much too large
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
-    # remove empty cells at the end of a row; a workbook stores empty cells if, for example, they have a colour
+    # remove empty cells at the end of a row; a workbook stores empty cells if, for example, they have a color
     filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
     rows = [*_limited(filled, path)]
     width = max(map(len, rows), default=0)

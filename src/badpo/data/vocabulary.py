@@ -1,4 +1,4 @@
-"""Recognise words for sides, answers, people, votes and grades in the column names and labels of several languages."""
+"""Recognize words for sides, answers, people, votes and grades in the column names and labels of several languages."""
 
 import math
 import re
@@ -850,13 +850,13 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
             )
     if {"votes_a", "votes_b"} <= {*theirs} and "votes_tie" in wanted and "votes_tie" not in theirs:
         take("votes_tie", [name for name in free if (side_of(name) or ("",))[0] == "tie"])
-    # if a column name is a path, such as data.prompt, recognise it by the part after the first dot or slash
+    # if a column name is a path, such as data.prompt, recognize it by the part after the first dot or slash
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
     ]
     inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
     if inner:
-        # if several column names say which number means which side, no column is recognised as the winner
+        # if several column names say which number means which side, no column is recognized as the winner
         left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
         theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
