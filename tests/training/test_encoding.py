@@ -137,7 +137,7 @@ def test_the_effects_of_the_length_limit_are_counted():
     assert {code: problem.count for code, problem in found.items()} == counts
     assert all(problem.severity == "warning" for problem in found.values())
     assert "1 comparisons (2 judgments)" in found["W140"].what and ids[0] in found["W140"].where
-    assert '"signed" is changed by the length limit in 1 of 5 cut responses' in found["W141"].what
+    assert 'limit changes the attribute "signed" in 1 of 5 cut responses' in found["W141"].what
     assert "5 of 8 responses are cut at max_length=4" in found["W142"].what
     assert ids[3] in found["W143"].where
 

@@ -93,7 +93,7 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
     if fault == "right":
         assert choose_layout(model, "packed", encoded).padding_reason is None
     else:
-        told = "the packed forward differs from LlamaForCausalLM's own forward"
+        told = "the packed forward pass differs from LlamaForCausalLM's own forward pass"
         with pytest.raises(ConfigError, match=told):
             choose_layout(model, "packed", encoded)
 

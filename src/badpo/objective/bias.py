@@ -359,5 +359,5 @@ def _check_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
         return torch.ones(n_annotators)
     mask = torch.as_tensor(mask, dtype=torch.float32)
     if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
-        raise ConfigError(f"the mask must contain a 0 or a 1 for each of the {n_annotators} annotators")
+        raise ConfigError(f"the mask must contain 0 or 1 for each of the {n_annotators} annotators")
     return mask.clone()

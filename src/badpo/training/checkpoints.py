@@ -404,7 +404,7 @@ def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) ->
     before = read_seal(checkpoint / MARKER)["facts"]
     changes = describe_changes(before, facts)
     for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
-        logger.warning("the schedule of the resumed run has the new length: %s", changes.pop(name))
+        logger.warning("the resumed run has a schedule of the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
         logger.warning("resumed with an allowed change: %s", changes[name])
     if changes.keys() <= {*allowed}:
