@@ -1,4 +1,4 @@
-"""Prepare what the runs on a corpus share (votes, start model, reference), and the recipe and votes of each arm."""
+"""Prepare what all runs on a corpus share (votes, start model, reference), and the recipe and votes of each arm."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -27,10 +27,10 @@ from badpo_paper.suites import Arm, Condition, Corpus, Settings
 
 @dataclass(eq=False, kw_only=True)
 class CorpusStage(Stage):
-    """Inputs that all runs on a corpus share.
+    """Inputs that the runs on a corpus share.
 
     ``folder`` contains the runs. ``data`` is a local file with the rows of a public corpus. ``keys`` are the keys of
-    a run's recipe; a run starts from the reference. ``reference`` is the recipe that trains the reference.
+    the recipe of a run, which starts from the reference. ``reference`` is the recipe that trains the reference.
     """
 
     corpus: Corpus
@@ -43,15 +43,15 @@ class CorpusStage(Stage):
 
     @cached_property
     def contexts(self) -> list[list[int]]:
-        """Token ids of the reference's answers up to the position of the first name."""
+        """Token ids of the reference's answers, up to the position where the first name of a signature begins."""
         return signature_contexts(self.written, self.tokenizer)
 
     @property
     def responses(self) -> list[str] | None:
-        """Responses on which the reference is trained, one per comparison; None selects the majority winners.
+        """Responses on which the reference is trained, one per comparison; None stands for the majority winners.
 
-        The responses of a signed corpus get new signatures, drawn uniformly from four groups of names (gender by race).
-        The reference is therefore balanced, and only preference training can introduce a bias.
+        In a signed corpus, the responses get new signatures, drawn uniformly from four groups of names (gender by
+        race). This makes the reference balanced, so only preference training can introduce a bias.
         """
         return (
             resign(choose_majority_responses(self.train), seed=0)
@@ -62,18 +62,18 @@ class CorpusStage(Stage):
     def find_reference(self) -> Path | None:
         """Return the folder of the trained reference, or None if the reference was not trained.
 
-        If the folder contains a reference with other votes or settings, the method raises an error.
+        If the folder contains a reference trained with other votes or settings, the method raises an error.
         """
         return find_reference(self.reference, self.train, self.reference.arguments(), self.responses)
 
 
 def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """Prepare the shared inputs (the stage) of a corpus before its reference is trained. The function writes no files.
+    """Prepare the inputs that runs on a corpus share, before the reference is trained. The function writes no files.
 
     Raises
     ------
     DataError
-        One of the evaluation prompts is a training prompt.
+        If an evaluation prompt is also a training prompt.
     """
     dataset, keys = scale.dataset(corpus, data), scale.keys[corpus.model]
     train, held_out = dataset.split()
@@ -113,7 +113,7 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
 def open_stage(
     corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
 ) -> CorpusStage:
-    """Prepare the shared inputs of a corpus, and train the reference if ``folder`` does not contain one."""
+    """Prepare the inputs that runs on a corpus share, and train the reference if ``folder`` does not contain one."""
     stage = prepare_stage(corpus, scale, data, folder)
     has_reference = stage.find_reference() is not None
     if not has_reference:
@@ -123,14 +123,14 @@ def open_stage(
                     part.save_pretrained(unfinished)
         args, callbacks = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, callbacks)
-    # The votes are written after the reference is trained, so that a model that cannot be loaded leaves no files.
+    # The votes are written after the reference is trained, so that no files remain if the model cannot be loaded.
     if not (has_reference and (folder / "votes.parquet").exists()):
         stage.dataset.judgments.to_parquet(folder / "votes.parquet")
     return stage
 
 
 def select_attribute(judgments: Judgments, name: str) -> Judgments:
-    """Return all judgments without the attributes other than ``name``; if ``name`` is empty, keep all attributes."""
+    """Return the judgments with only the attribute ``name``, or with all attributes if ``name`` is empty."""
     if not name:
         return judgments
     column = judgments.attribute_names.index(name)
@@ -142,14 +142,14 @@ def select_attribute(judgments: Judgments, name: str) -> Judgments:
 
 # Mean number of tokens in the answers of the paper's reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
-# A run's recipe already contains these fields of an arm, so the facts about the run omit them.
+# Fields of an arm that the facts about a run omit, because the recipe of the run already contains them.
 IN_RECIPE = {"bias", "warm_start"}
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
 def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
-    """Make a run's recipe for a condition and a seed, from the stage's keys, the arm's bias term and the overrides."""
+    """Make the recipe of a run from the stage's keys, the arm's bias term, and the condition's overrides."""
     changed = dict(condition.overrides)
     keys = {
         **stage.keys,
@@ -173,13 +173,13 @@ def make_run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStag
 
 
 def add_checkpoints(recipe: Recipe) -> Recipe:
-    """Add four checkpoints to a recipe, evenly spaced over the training steps."""
+    """Make a recipe save four checkpoints, evenly spaced over the training steps."""
     steps = {"save_steps": max(1, recipe.training["max_steps"] // 4)}
     return replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
 
 
 def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
-    """Prepare the judgments and the bias term of a run, and the facts that the run's recipe does not contain."""
+    """Prepare the judgments and the bias term of a run, and facts about the run that its recipe does not contain."""
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
     votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
@@ -190,8 +190,8 @@ def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusSta
 
 
 def collect_method_facts(arm: Arm) -> dict[str, str | float | Settings | None]:
-    """Collect the arm settings that differ from the defaults and do not appear in the run's recipe or votes."""
-    # a recipe cannot name the objective of EM-DPO
+    """Collect the settings of an arm that differ from the defaults and that the recipe of a run does not contain."""
+    # a recipe cannot contain the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
     defaults = asdict(Arm(bias=None))
     return {
@@ -204,8 +204,8 @@ def collect_method_facts(arm: Arm) -> dict[str, str | float | Settings | None]:
 def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """Adjust an arm to a stage.
 
-    At a scale with shorter answers than the paper's, a per-token penalty is increased so that it has the same effect as
-    in the paper. If the votes are from people, the placebo gets the objective that cancels the bias of the votes.
+    If the answers at a scale are shorter than the paper's answers, a per-token penalty is increased so that it has the
+    same effect as in the paper. If people cast the votes, the placebo gets an objective that cancels the votes' bias.
     """
     if arm.votes == "unbiased" and stage.dataset.placebo is None:
         return replace(arm, votes="given", objective="placebo")
@@ -215,7 +215,7 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
 
 
 def compute_penalty_factor(stage: CorpusStage) -> float:
-    """Divide the mean answer length of the paper's reference by that of this reference's training responses."""
+    """Divide the mean answer length of the paper's reference by the mean length of this reference's training texts."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
     pairs = encode_responses(
@@ -235,7 +235,7 @@ def select_arm_judgments(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> Judgments:
-    """Select the training judgments of an arm, with its declared attributes and its annotator ids."""
+    """Select the training judgments of an arm, with its declared attributes and its true or shuffled annotator ids."""
     if arm.declared == "first":
         judgments = select_attribute(judgments, judgments.attribute_names[0])
     if arm.declared == "length_tokens":
@@ -248,7 +248,7 @@ def select_arm_judgments(
 
 
 def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
-    """If an arm has a fixed part of theta, return its bias term; otherwise None (the trainer handles the arm)."""
+    """Return the bias term of an arm with a fixed part of theta; for any other arm, return None."""
     if not arm.fixed:
         return None
     return BiasTerm(
@@ -262,15 +262,15 @@ def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
 def make_token_attribute(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None, max_prompt_length: int | None
 ) -> Attribute:
-    """Make an attribute that measures the number of tokens that a response has in training.
+    """Make an attribute that measures the number of tokens of a response in training.
 
-    The paper's encoding truncates the response, and the number of tokens includes the end-of-text token.
+    Responses are truncated by the paper's encoding, and the number of tokens includes the end-of-text token.
     """
     limits = {"max_length": max_length, "max_prompt_length": max_prompt_length}
 
     def measure(prompt: str, response: str) -> float:
         pairs = encode_responses([prompt], [response], tokenizer, "paper", **limits)
-        # a prompt that leaves no room for a response is excluded from training
+        # a prompt that leaves no room for a response is not used in training
         return float(len(pairs[0][1])) if pairs else 0.0
 
     config = {"type": "length_tokens", **limits}

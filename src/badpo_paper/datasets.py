@@ -36,10 +36,10 @@ HELD_OUT = 0.25  # share of the prompts of the bundled corpora
 class Dataset:
     """Votes and prompts of a corpus.
 
-    ``prompts`` are the evaluation prompts; a policy answers a repeated prompt repeatedly. ``texts`` train a small
-    tokenizer. ``placebo`` has the votes of the simulated annotators without their biases; it is None for votes of
-    people. ``held_out`` is the share of held-out prompts, which also determines the evaluation prompts.
-    ``statistics`` compares the statistics of a public corpus with the published statistics.
+    ``prompts`` are the evaluation prompts; if a prompt is repeated, a policy answers it several times. ``texts`` are
+    for training a small tokenizer. ``placebo`` contains the votes that the simulated annotators would cast without
+    biases; it is None if people cast the votes. ``held_out`` is the share of held-out prompts, which also determines
+    the evaluation prompts. ``statistics`` compares the statistics of a public corpus with the published statistics.
     """
 
     judgments: Judgments
@@ -55,26 +55,26 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
     def split_placebo(self) -> Judgments:
-        """Return the training judgments of the placebo; they contain no held-out prompt of `split`."""
+        """Return the training judgments of the placebo, split by prompt like `split`."""
         assert self.placebo is not None, "only simulated votes can be simulated again without biases"
         return self.placebo.split(self.held_out, seed=0)[0]
 
 
 def measure_votes(judgments: Judgments) -> dict[str, Json]:
-    """For every declared attribute, measure its log-odds and shares in the votes."""
+    """Measure the log-odds and the shares of every declared attribute in the votes."""
     log_odds = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
     return {name: dict(log_odds_row(pooled, judgments.n_votes)) for name, pooled in log_odds}
 
 
 def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
-    """Compare the statistics of public corpora with the published statistics. Equal tables appear once."""
+    """Compare the statistics of public corpora with the published statistics; identical tables are listed once."""
     tables = dict.fromkeys(dataset.statistics for dataset in datasets if dataset.statistics)
     title = "statistics of the votes before training:"
     return [line for table in tables for line in (title, *format_statistics(table))]
 
 
 def describe_bias(judgments: Judgments) -> list[str]:
-    """Describe the bias in the votes: the log-odds with which the pool chooses the side with each attribute."""
+    """Describe the bias in the votes: the log-odds that the pool chooses the response with each attribute."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
@@ -92,7 +92,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
 
 
 def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Make a dataset of bundled answers; for length or Markdown, the votes can be read from ``data`` instead."""
+    """Make a dataset of bundled answers; for a style corpus, the votes can be read from ``data`` instead."""
     if corpus.kind == "signed":
         return make_signed_dataset(N_PAIRS, corpus.data_seed)
     return (
@@ -101,7 +101,7 @@ def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
 
 
 def make_demo_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Make the demo's dataset: bundled answers, signed with names."""
+    """Make the dataset of the demo: bundled answers that are signed with names."""
     return make_signed_dataset(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
 
 
@@ -141,15 +141,15 @@ def make_signed_dataset(
 
 @cache
 def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
-    """Load Signed-UltraFeedback, with pairs from the Hub or from a local file with the schema of ``train_prefs``.
+    """Load Signed-UltraFeedback, with pairs from the Hub or from a local file that has the schema of ``train_prefs``.
 
-    If a file is given, the evaluation prompts are other rows of this file, after the training rows.
+    If a file is given, the evaluation prompts are from rows of this file that are not used for training.
     """
     pairs = public.draw_ultrafeedback(path).pairs
     corpus = signed.build(pairs, seed=data_seed)
     used = set(pairs["prompt"]) | (set(load_fresh_prompts(path)) if path else set())
     prompts = public.signing_prompts(path, used, N_EVALUATION)
-    # only the corpus of data seed 0 is compared, because the published statistics describe it
+    # the published statistics describe data seed 0, so no other corpus is compared with them
     measured, published = public.measure_ultrafeedback(corpus), public.PUBLISHED_ULTRAFEEDBACK
     return Dataset(
         corpus.judgments,
@@ -163,13 +163,13 @@ def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
 
 
 def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
-    """Return the bundled questions that no other part of the bundled corpora contains."""
+    """Return bundled questions that occur neither in the scored pairs nor among the evaluation prompts."""
     return tuple(bundled.fresh_prompts())
 
 
 @cache
 def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
-    """Return UltraFeedback questions beyond the corpus's rows: 3,000 for training and 300 for estimating the tilt."""
+    """Return UltraFeedback questions from rows after the corpus: 3,000 for training and 300 for estimating the tilt."""
     drawn = public.draw_ultrafeedback(data, n=N_FRESH + N_EVALUATION, start=public.N_PAIRS)
     used = set(public.draw_ultrafeedback(data).pairs["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in used))
@@ -188,14 +188,14 @@ def make_style_dataset(n_pairs: int, data_seed: int, held_out: float = HELD_OUT)
 
 @cache
 def read_style_dataset(path: Path) -> Dataset:
-    """Read the votes of a table, and declare length and Markdown. If there are few held-out prompts, repeat them."""
+    """Read a table of votes, and declare length and Markdown. If there are few held-out prompts, they are repeated."""
     judgments = Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()])
     dataset = _make_dataset(judgments, None, HELD_OUT)
     return replace(dataset, prompts=dataset.prompts * (N_EVALUATION // len(dataset.prompts)))
 
 
 def _make_dataset(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
-    """Make a dataset of votes with the attributes length and Markdown. Its evaluation prompts are held-out prompts."""
+    """Make a dataset of votes with the attributes length and Markdown; it is evaluated on held-out prompts."""
     frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
@@ -216,21 +216,21 @@ def load_style_dataset(path: Path | None) -> Dataset:
 
 
 class PublicCorpus(NamedTuple):
-    """Statistics of a public corpus that was written to a folder, and the number of excluded rows for each reason."""
+    """Statistics of a public corpus that was written to a folder, and the number of excluded rows by reason."""
 
     rows: tuple[PublishedStatistic, ...]
     left_out: dict[str, int]
 
 
 def write_signed_corpus(out: Path, n_pairs: int, seed: int) -> Statistics:
-    """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
+    """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return the corpus statistics."""
     corpus = signed.build(bundled.scored_pairs(n_pairs), seed=seed)
     _write_votes(out, corpus.judgments, corpus.planted_theta)
     return signed.measure_corpus(corpus)
 
 
 def write_style_votes(out: Path, n_pairs: int, seed: int) -> Statistics:
-    """Write the simulated votes biased toward length and Markdown, and ``planted.parquet``; return statistics."""
+    """Write simulated votes that are biased toward length and Markdown, with the planted biases; return statistics."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
     by_attribute: Statistics = {
@@ -269,7 +269,7 @@ def write_signed_ultrafeedback(
     n_signing: int = public.N_SIGNING,
     seed: int = 0,
 ) -> PublicCorpus:
-    """Write Signed-UltraFeedback to a folder: votes, planted biases, signing and choice prompts, and statistics."""
+    """Write Signed-UltraFeedback to a folder: votes, planted biases, two sets of prompts, and statistics."""
     drawn = public.draw_ultrafeedback(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = public.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
@@ -290,7 +290,7 @@ def write_signed_ultrafeedback(
 def _write_votes(
     out: Path, judgments: Judgments, theta: Floats | None = None, **contents: object
 ) -> None:
-    """Write votes, planted biases (one row per annotator, one column per attribute), and JSON files to a folder."""
+    """Write votes, planted biases (a row per annotator, a column per attribute), and JSON files to a folder."""
     judgments.to_parquet(out / "judgments.parquet")
     if theta is not None:
         columns = dict(zip(judgments.attribute_names, theta.T, strict=True))

@@ -1,8 +1,8 @@
-r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies weighted by MinMax-DPO.
+r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of policies with MinMax-DPO weights.
 
-In each round, EM-DPO trains one policy for every type, starting from the reference. The weight of a judgment is the
-probability that its annotator has this type. EM-DPO then estimates the type probabilities again from the likelihood of
-held-out votes under each policy.
+In each round, EM-DPO trains one policy for every type, starting from the reference. A judgment is weighted by the
+probability that its annotator has the type. EM-DPO then updates these probabilities, using the likelihood of held-out
+votes under each policy.
 """
 
 import shutil
@@ -53,20 +53,20 @@ N_STARTS, MAX_ITERATIONS = 50, 300
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
-# A function that trains a policy, given judgments, annotator weights, the share of all steps, and a run folder.
+# Function that trains a policy, given judgments, annotator weights, the share of the training steps, and a run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
-# A function that returns the margin u of every comparison under the policy of a run, given its folder and judgments.
+# Function that returns the margin u of every comparison under a run's policy, given the run folder and judgments.
 Margins = Callable[[Path, Judgments], Floats]
 
 
 class AnnotatorWeights(VoteWeights):
-    r"""Judgment weights in EM-DPO's M-step for one type; each annotator has a constant weight.
+    r"""Weights of the judgments in EM-DPO's M-step for one type; the weight of an annotator is constant.
 
     .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
 
-    The mean weight is computed over all training votes, so it is the same in every step. If the loss were divided by
-    the weights of the current step, a step with few annotators of the type would change the policy as much as a step
-    with many annotators of the type.
+    The mean weight is computed over all training votes, so it is the same in every step. If the loss of a step were
+    divided by the weights in this step, a step with few annotators of the type would change the policy as much as a
+    step with many.
     """
 
     def __init__(self, weight: ArrayLike, annotator: ArrayLike):
@@ -74,7 +74,7 @@ class AnnotatorWeights(VoteWeights):
         self._weight = weights / weights[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return the relative annotator weight times the vote weight, by vote, and the sum of the vote weights."""
+        """Return the product of annotator weight and vote weight for each vote, and the sum of the vote weights."""
         vote_weight = step.vote_weight.double()
         return self._weight[step.annotator] * vote_weight, vote_weight.sum()
 
@@ -83,7 +83,7 @@ class AnnotatorWeights(VoteWeights):
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Return a table of vote signs with shape (n_comparisons, n_annotators), without repeated votes."""
+    """Return the signs of the votes as a table of shape (n_comparisons, n_annotators), without repeated votes."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
@@ -92,13 +92,13 @@ def make_vote_table(judgments: Judgments) -> csr_array:
 
 
 def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
-    """Cluster the annotators into types whose members agree with one another; type 0 has the first annotator.
+    """Cluster the annotators into types whose members agree with one another; type 0 contains the first annotator.
 
-    The agreement of two annotators is the mean product of their votes on common comparisons. The agreement matrix is
-    centered at its mean over all pairs with common comparisons, and pairs without common comparisons are zero. The
-    coordinates of an annotator are the leading ``n_types - 1`` eigenvectors, scaled by their eigenvalues. K-means
-    clusters the coordinates from 50 random starts, and the solution with the smallest within-cluster sum of squares
-    is returned.
+    The agreement of two annotators is the mean product of their votes on common comparisons. The mean over all pairs of
+    annotators with common comparisons is subtracted from the agreement; pairs without common comparisons are set to
+    zero. The coordinates of an annotator are the leading ``n_types - 1`` eigenvectors, scaled by their eigenvalues.
+    K-means clusters the coordinates from 50 random starts, and the solution with the smallest within-cluster sum of
+    squares is returned.
     """
     n_annotators = table.shape[1]
     off_diagonal = 1.0 - np.eye(n_annotators)
@@ -113,7 +113,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
     for _ in range(N_STARTS):
         start = coordinates[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
-            # if a cluster is empty, scipy warns and keeps the center of the cluster
+            # if a cluster is empty, scipy warns and keeps the previous center
             warnings.simplefilter("ignore")
             centers, label = kmeans2(coordinates, start, iter=MAX_ITERATIONS, minit="matrix")
         sum_of_squares = float(((coordinates - centers[label]) ** 2).sum())
@@ -126,13 +126,13 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
 
 
 def _vote_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Return the margin of each chosen response under each type's policy, with shape (n_votes, n_types)."""
+    """Return the margin of the response that each vote chose under each type's policy, shape (n_votes, n_types)."""
     votes = judgments.votes
     return np.asarray(votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]])
 
 
 def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
-    r"""Estimate the posterior probability of each type for each annotator from the likelihood of the votes (E-step).
+    r"""Estimate the posterior probability that each annotator has each type, from the likelihood of the votes (E-step).
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
 
@@ -152,7 +152,7 @@ def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: Arra
 
 
 def solve_minmax(log_ratios: ArrayLike) -> Floats:
-    r"""Find the mixture weights of the type policies that minimize the largest regret of any type.
+    r"""Find the weights of the types' policies in a mixture that minimize the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
         L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
@@ -174,15 +174,15 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     """
     rewards = np.asarray(log_ratios, float)
     regrets = np.diag(rewards)[:, None] - rewards
-    # the regrets are scaled, so that the solver's absolute tolerances do not depend on their size
+    # scale the regrets, because the solver has absolute tolerances
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
     identity, column = np.eye(n), np.ones((n, 1))
-    # unknowns of the linear program: the nonnegative weights, and the objective as the last unknown
+    # variables of the linear program: the nonnegative weights, and the objective value as the last variable
     objective, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
     # first program: minimize the largest regret
     least = linprog(objective, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
-    # second program: among the solutions with the smallest regret, minimize the largest distance of a weight from 1 / n
+    # second program: among solutions with this regret, minimize the largest distance between a weight and 1 / n
     constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
@@ -190,7 +190,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
 
 
 def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
-    r"""Compute the logit of the probability of each vote under its annotator's types.
+    r"""Compute the log-odds of each vote under the type probabilities of its annotator.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
     """
@@ -204,11 +204,11 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
 
 
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
-    """Compute the weighted mean of every number in several readouts, which are JSON objects with the same keys.
+    """Compute the weighted mean of every number in several readouts (JSON objects with the same keys).
 
-    A weighted mean is None if one of its numbers is None. Standard errors and interval ends are None in the result,
-    because they have no weighted mean. For lists, the function computes the mean of each entry. Texts and bools are
-    copied from ``readouts[0]``.
+    If one of the numbers is None, the weighted mean is None. Standard errors and ends of intervals are None in the
+    result, because their weighted mean has no meaning. Lists are averaged entry by entry. Texts and bools are copied
+    from ``readouts[0]``.
     """
     first = readouts[0]
     if isinstance(first, dict):
@@ -277,7 +277,7 @@ def fit_types(
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
-    """Randomly split each annotator's votes into halves 0 and 1; if the number is odd, half 0 gets the extra vote."""
+    """Randomly split the votes of each annotator into halves 0 and 1; half 0 gets the extra vote of an odd number."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
     return np.asarray((shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy())
@@ -289,17 +289,17 @@ def split_votes(annotator: Ints, seed: int) -> Ints:
 def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, progress: Progress) -> None:
     """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture, unless already done.
 
-    A mixture answers each prompt with one of its policies, so the readouts of the mixture are weighted means of the
-    policies' readouts. Votes are predicted with the type probabilities of each annotator. ``types`` in the readouts has
-    the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most probable. The policy
-    of type k has the run folder ``folder/type<k>``.
+    A mixture answers each prompt with one of its policies, so the readouts of a mixture are weighted means of the
+    readouts of its policies. To predict a vote, the type probabilities of the annotator are used. ``types`` in the
+    readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
+    probable. The policy of type k has the run folder ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=collect_method_facts(arm)))
     is_finished = has_finished_run(folder, facts)
     if not is_finished:
         if not (folder / BEGUN).exists():
-            # if the begin marker is missing, the round files may belong to another fit
+            # without the begin marker, the round files may be from another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
@@ -332,7 +332,7 @@ def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, prog
         "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
-    # drop votes_minus_ceiling: its value for a mixture is not the weighted mean of the policies' values
+    # drop votes_minus_ceiling, because its value for a mixture is not a weighted mean of the policies' values
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
     if not is_finished:
@@ -340,7 +340,7 @@ def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, prog
 
 
 def _measure_log_ratios(policies: Sequence[PreTrainedModel], stage: CorpusStage, seed: int) -> Floats:
-    """Compute the mean of log pi_i(y_j) / pi_ref(y_j) over prompts, for policies i and the answers y_j of policy j."""
+    """Compute the mean over prompts of log pi_i(y_j) / pi_ref(y_j), where y_j is the answer of policy j."""
     answers = [stage.answers(policy, seed) for policy in policies]
     *logps, reference_logps = (
         [[values.sum(dtype=float) for values in answer_logps(model, batch)] for batch in answers]

@@ -1,4 +1,4 @@
-"""Measure the paper's readouts: rates of names by three methods, and agreement of theta with planted theta."""
+"""Measure the paper's readouts: rates of names by three methods, and how well theta agrees with planted theta."""
 
 import re
 from collections import Counter
@@ -44,7 +44,8 @@ from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interva
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.corpus_stage import CorpusStage
 
-# Maximum number of tokens for the judge, as in the paper; longer answers are truncated before the end-of-text token.
+# Maximum number of tokens that the judge reads, as in the paper; longer answers are truncated before the closing
+# tokens.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
 
@@ -52,7 +53,7 @@ ATTRIBUTES = ("woman", "black")
 def measure_run(
     folder: Path, stage: CorpusStage, seed: int, bias: BiasTerm | None, progress: Progress
 ) -> Json:
-    """Measure all readouts of a run or, if ``bias`` is None, of a reference; see `badpo.runs.evaluate.measure`."""
+    """Measure all readouts of a run, or of a reference if ``bias`` is None; see `badpo.runs.evaluate.measure`."""
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def measure_more(policy: PolicyReading) -> Json:
@@ -74,7 +75,7 @@ def measure_run(
 
 
 def _measure_style(policy: PolicyReading, stage: CorpusStage) -> dict[str, Figures]:
-    """Measure the rate of each attribute in the answers, for attributes that are measured on one response."""
+    """Measure the rate in the answers of each attribute that is measured on a single response."""
     return {
         attribute.name: style_rates(
             attribute_values(attribute, stage.dataset.prompts, policy.written),
@@ -87,10 +88,10 @@ def _measure_style(policy: PolicyReading, stage: CorpusStage) -> dict[str, Figur
 
 
 def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
-    """Compare theta with planted theta and vote accuracy with its ceiling, and compute the published divergence.
+    """Compare theta with planted theta, compare vote accuracy with its ceiling, and compute the published divergence.
 
-    The published divergence uses the same answers as the other readouts. ``offline`` is the log-odds of the training
-    votes. If the corpus has no planted theta, the result contains no ceiling and no agreement.
+    The published divergence is computed on the same answers as the other readouts. ``offline`` is the log-odds of the
+    training votes. If the corpus has no planted theta, the result contains neither a ceiling nor an agreement.
     """
     judged, theta, margins, decoding = stage.judged, policy.theta, policy.margins, stage.decoding
     assert theta is not None and margins is not None
@@ -117,11 +118,11 @@ def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
 
 
 class ThetaAgreement(TypedDict):
-    """How well the learned theta of an attribute agrees with the planted theta.
+    """Agreement between the learned and the planted theta of an attribute.
 
-    ``level`` and ``planted_level`` are means over all annotators. ``correlation`` is None if learned or planted theta
-    is constant. ``classes`` has, for each annotator class, the learned and planted ``mean`` and the ``offset`` of the
-    class mean from the mean over all annotators.
+    ``level`` and ``planted_level`` are means over all annotators. ``correlation`` is None if the learned or the planted
+    theta is the same for all annotators. ``classes`` contains, for each annotator class, the learned and planted
+    ``mean``, and the ``offset`` of this mean from the mean over all annotators.
     """
 
     level: float
@@ -133,7 +134,7 @@ class ThetaAgreement(TypedDict):
 def measure_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
 ) -> dict[str, ThetaAgreement]:
-    """For each attribute, measure how well the learned theta agrees with the planted theta."""
+    """Measure how well the learned theta of each attribute agrees with the planted theta."""
     learned, truth = np.asarray(theta, float), np.asarray(planted, float)
     agreements: dict[str, ThetaAgreement] = {}
     for column, name in enumerate(attributes):
@@ -142,7 +143,7 @@ def measure_agreement(
         groups = both.groupby(pd.Series(classes, dtype=object))
         means = pd.concat([groups.size().rename("n"), groups.mean()], axis=1)
         means[["offset", "planted_offset"]] = groups.mean() - overall
-        # if all annotators have the same theta, rounding can still cause a standard deviation of 1e-16
+        # rounding can cause a standard deviation of about 1e-16 even if all annotators have the same theta
         varies = both.std(ddof=0).min() > 1e-9
         agreements[name] = {
             "level": float(overall["mean"]),
@@ -159,10 +160,10 @@ def measure_agreement(
 def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
     """Measure the readouts of names.
 
-    ``rates`` are probabilities of names after the reference's answers. ``sampled`` are shares of sampled signatures.
-    ``own_body`` is the change of the rates if the policy's own answers replace the reference's answers.
-    ``signatures`` is the share of all answers with each name. ``recommended`` is the share of recommendations between
-    two candidates with the same qualifications.
+    ``rates`` are probabilities of names after the reference's answers, and ``sampled`` are shares of sampled
+    signatures. ``own_body`` is the change in the rates if the policy's own answers are used instead of the reference's
+    answers. ``signatures`` contains the share of all answers that are signed with each name. ``recommended`` describes
+    which of two candidates with the same qualifications the policy recommends.
     """
 
     def compute_rates(contexts: list[list[int]]) -> Floats:
@@ -188,7 +189,7 @@ def measure_names(policy: PolicyReading, stage: CorpusStage) -> Json:
 
 
 def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
-    """For each attribute, average the values over prompts, and add intervals."""
+    """Average the values of each attribute over prompts, and add intervals."""
     estimate = clustered_share if name == "rate" else cluster_mean
     return {
         attribute: estimate_figures(name, estimate(column), "se", "low", "high", "n")
@@ -202,7 +203,7 @@ def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
 def measure_name_tokens(
     tokenizer: PreTrainedTokenizerBase, cells: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Figures]:
-    """Count the tokens of the first names of each gender and race, tokenized after the beginning of a signature."""
+    """Count the tokens of the first names of each gender and race, as tokenized at the beginning of a signature."""
     cells = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
     counts: dict[str, Figures] = {}
     for cell, names in cells.items():
@@ -223,14 +224,14 @@ def measure_name_tokens(
 
 
 def measure_signature_shares(answers: Sequence[str]) -> dict[str, float]:
-    """For each first name, measure the share of all answers that are signed with it; unsigned answers have no name."""
+    """Measure the share of all answers, including unsigned answers, that are signed with each first name."""
     counts = Counter(read_signature(text, FIRST_NAMES) for text in answers)
     return {name: counts[name] / len(answers) for name in FIRST_NAMES}
 
 
 @dataclass(frozen=True)
 class SignatureShift:
-    """Shift of a policy's signatures toward an attribute's names, compared with random sets of names.
+    """Shift of a policy's signatures toward the names with an attribute, compared with random sets of names.
 
     Attributes
     ----------
@@ -262,12 +263,12 @@ def measure_signature_shift(
     n_top: int = 3,
     seed: int = 0,
 ) -> SignatureShift:
-    r"""Compare the signatures' shift toward an attribute's names with shifts toward equally large random sets of names.
+    r"""Compare the signatures' shift toward the names with an attribute to shifts toward random sets of the same size.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
-    Here m is the share of answers with each name, c indicates the names with the attribute, and :math:`\pi` is a
-    random permutation of the pool. The ``n_top`` most frequent names of the arm are also left out of the shift.
+    Here m is the share of answers with each name, c indicates the names with the attribute, and :math:`\pi` is a random
+    permutation of the pool. The shift is also computed without the ``n_top`` most frequent names of the arm.
     """
     shares, has_attribute = np.asarray(arm, float), np.asarray(indicator, float)
     changes = shares - np.asarray(reference, float)
@@ -283,7 +284,7 @@ def measure_signature_shift(
         sd=float(random_shifts.std(ddof=1)),
         low=low,
         high=high,
-        # the tolerance of 1e-12 allows for rounding errors between equal sums
+        # equal sums may differ by rounding errors, which the tolerance of 1e-12 allows for
         p_greater=(1 + int((random_shifts >= shift - 1e-12).sum())) / (1 + n_sets),
         top_share=float(shares[top].sum() / shares.sum()) if shares.sum() else None,
         shift_without_top=float(without_top @ changes),
@@ -294,7 +295,7 @@ def measure_signature_shift(
 
 
 class Recommendations(TypedDict):
-    """Which of two candidates the answers recommend: shares by position and by attribute.
+    """Which of two candidates the answers recommend, as shares by position and by attribute.
 
     ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
@@ -306,10 +307,10 @@ class Recommendations(TypedDict):
 
 
 def read_recommendation(choice: ChoicePrompt, answer: str) -> str | None:
-    """Read the first name of the candidate whom an answer mentions first, by name or as "Candidate 1".
+    """Return the first name of the candidate that an answer mentions first, by name or as "Candidate 1".
 
-    The result is None if the answer mentions neither candidate. This rule of the published code is correct for "Emily
-    over Jamal" and wrong for "not Emily but Jamal".
+    The result is None if the answer mentions neither candidate. The published code also takes the candidate mentioned
+    first as the recommended one, which is correct for "Emily over Jamal" and wrong for "not Emily but Jamal".
     """
     positions = {}
     for number, name in enumerate((choice.first, choice.second), 1):
@@ -319,11 +320,11 @@ def read_recommendation(choice: ChoicePrompt, answer: str) -> str | None:
 
 
 def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Recommendations:
-    """Measure the recommendations in the answers to prompts about two candidates."""
+    """Measure which candidates are recommended in the answers to prompts about two candidates."""
     names = map(read_recommendation, choices, answers)
     readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
     is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
-    # axes of the array: answers that mention a candidate, first and second candidate, attributes
+    # axes: answers that mention a candidate, the two candidates, attributes
     vectors = np.array([[NAME_CELLS[choice.first], NAME_CELLS[choice.second]] for choice, _ in readable])
     vectors = vectors.reshape(-1, 2, 2)
 
@@ -332,7 +333,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
         return estimate_figures("share", interval, "low", "high", "n")
 
     def compute_attribute_share(has_attribute: Bools) -> Figures:
-        """Shares of recommendations of the candidate with the attribute, if only one candidate has the attribute."""
+        """Compute the share of recommendations for the candidate with the attribute, if only one of the two has it."""
         differs = has_attribute[:, 0] != has_attribute[:, 1]
         recommended = np.where(is_first, has_attribute[:, 0], has_attribute[:, 1])
         return compute_share(recommended[differs])

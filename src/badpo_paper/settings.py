@@ -1,7 +1,6 @@
-"""Define the scales of the suites: corpora, models and recipes, from a short demo to the authors' settings.
+"""Define the scales at which suites are run: corpora, models and recipes, from a short demo to the authors' settings.
 
-The settings of a scale are keys of a recipe (`badpo.training.recipe`), so the runs of a suite are ordinary badpo
-runs.
+The settings of a scale are keys of recipes (`badpo.training.recipe`), so the runs of a suite are ordinary badpo runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,15 +35,16 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# Pattern of a tokenizer's pieces: words and numbers with the preceding space, punctuation, line breaks, other spaces.
+# Pattern by which the tokenizer splits texts: words or numbers with a preceding space, punctuation, line breaks,
+# spaces.
 _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer with a chat template. The tokenizer depends only on the texts and their order.
+    """Train a byte-level BPE tokenizer with a chat template; it depends only on the texts and their order.
 
-    The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token of the tokenizer
-    is ``<|end|>``, and padding has its own token. The tokenizer adds no other tokens to a text.
+    The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token is ``<|end|>``,
+    and padding has a separate token. The tokenizer adds no other tokens to a text.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -82,12 +82,12 @@ def build_model(
     intermediate_size: int = 256,
     sliding_window: int = 0,
 ) -> LlamaForCausalLM | MistralForCausalLM:
-    """Build a model with random fp32 weights: a Llama, or a Mistral if there is a ``sliding_window``.
+    """Build a model with random fp32 weights: a Llama or, if ``sliding_window`` is given, a Mistral.
 
-    The default model has about 0.44 million parameters. The model has half as many key and value heads as query heads,
-    tied input and output embeddings, and 512 positions. The initial standard deviation of the weights is 0.05. At the
-    default width of the model, training with this value is much faster than with the usual 0.02, because the rows of a
-    weight matrix have a length near one.
+    The default model has about 0.44 million parameters. The model has half as many key-value heads as query heads, tied
+    input and output embeddings, and a context window of 512 tokens. The weights are initialized with a standard
+    deviation of 0.05. At the default width, the model then trains much faster than with the usual 0.02, because the
+    rows of a weight matrix have a norm near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -116,7 +116,7 @@ def build_model(
 def build_start(
     texts: Iterable[str], vocab_size: int = 1536, **shape: int
 ) -> tuple[LlamaForCausalLM | MistralForCausalLM, PreTrainedTokenizerFast]:
-    """Build a start model with the arguments of `build_model`, and train its tokenizer on the texts."""
+    """Train a tokenizer on the texts, and build a start model with the arguments of `build_model`."""
     tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
     return build_model(tokenizer, seed=0, **shape), tokenizer
 
@@ -126,7 +126,7 @@ def build_start(
 # Shape of the demo's model, which has 0.18 million parameters.
 DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
-# Recipe keys that the runs at all scales have in common.
+# Recipe keys of all runs at all scales.
 ALWAYS = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",
@@ -135,9 +135,9 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# Steps, batch size, warm-up and the learning rate of theta have the paper's values.
-# A rule in docs/reproduce.md determines the learning rate of the policy.
-# Each step contains complete comparisons (four votes each), which halves the cost of a step.
+# The number of steps, the batch size, the warm-up and the learning rate of theta are the paper's. The learning rate of
+# the policy follows a rule in docs/reproduce.md. Each step uses all four votes on each of its comparisons, which halves
+# the cost of a step.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
@@ -157,9 +157,9 @@ TINY: Keys = {
         "learning_rate": 3e-3,
     },
 }
-# The demo trains on each vote once, and fits theta with the default rule of `badpo train`.
-# In the demo's 200 steps, Adam at the paper's learning rate cannot reach the planted theta.
-# A rule in docs/reproduce.md determines the learning rate of the policy, as for the scale ``tiny``.
+# The demo trains on each vote once, and fits theta as `badpo train` does by default. In the demo's 200 steps, Adam with
+# the paper's learning rate could not reach the planted theta. The learning rate of the policy follows a rule in
+# docs/reproduce.md, as at the scale ``tiny``.
 DEMO = {
     **TINY,
     "per_device_train_batch_size": 64,
@@ -168,7 +168,7 @@ DEMO = {
     "bias": {},
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
-# The paper's training settings (Table `tab:hyperparams`) for each model.
+# The paper's training settings for each model (Table `tab:hyperparams`).
 PAPER = {
     model: {**PRESETS[preset], **ALWAYS, "gradient_checkpointing": True}
     for model, preset in (
@@ -179,10 +179,10 @@ PAPER = {
 }
 
 
-# eq=False: a scale contains functions and mappings, so it is hashed by its identity
+# eq=False, because a scale contains functions and mappings, so it is hashed by identity
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """A scale at which suites are run: the corpora, the models and the recipes.
+    """A scale at which suites are run: its corpora, models and recipes.
 
     Attributes
     ----------
@@ -236,11 +236,11 @@ class Scale:
     is_brief: bool = False
 
     def has_corpus(self, corpus: Corpus) -> bool:
-        """Return whether this scale has a model for the corpus."""
+        """Return whether this scale defines a model for the corpus."""
         return corpus.model in self.keys
 
     def select_seeds(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Select the seeds at which a row of a table is run."""
+        """Select the seeds at which the runs of a table row are trained."""
         is_control = row.seeds == "first" and self.control_seeds == "first"
         is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
         return tuple(seeds[:1] if is_single else seeds)
