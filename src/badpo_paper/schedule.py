@@ -1,4 +1,4 @@
-"""Plan, train and measure the runs of suites. Several processes can train runs in parallel."""
+"""Plan, train and measure the runs of suites; several processes can train runs in parallel."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ Cached = TypeVar("Cached")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of a suite: a condition at a seed. If the condition is None, the run is the reference."""
+    """A run of a suite: a condition at a seed, or the reference if the condition is None."""
 
     corpus: Corpus
     condition: Condition | None
@@ -54,7 +54,7 @@ class PlannedRun:
 
     @property
     def path(self) -> str:
-        """Folder of the run below the suites' folder, for example ``signed/dpo-s42``."""
+        """Path of the run's folder inside the output folder, for example ``signed/dpo-s42``."""
         name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
         return f"{self.corpus.folder}/{name}"
 
@@ -70,9 +70,9 @@ class PlannedRun:
 class Reproduction:
     """The suites to run, with their scale, seeds and output folder.
 
-    ``data`` is a local file that replaces a corpus. At the scale ``tiny``, the file may be any table of votes. At the
-    scale ``paper``, the file contains rows of a public corpus: rows of MultiPref if a suite uses length or Markdown,
-    otherwise rows of UltraFeedback.
+    ``data`` is a local file to use instead of a corpus. At the scale ``tiny``, it may be any table of votes. At the
+    scale ``paper``, it contains rows of a public corpus: MultiPref if a suite uses length or Markdown, and
+    UltraFeedback otherwise.
     """
 
     suites: Sequence[Suite]
@@ -83,7 +83,7 @@ class Reproduction:
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
-        """All distinct runs in training order: references, trained arms, and anchored runs seed by seed."""
+        """All distinct runs in training order: references, trained arms, and anchored runs (seed by seed)."""
         runs: dict[str, PlannedRun] = {}
         for suite in self.suites:
             for run in self._list_runs(suite):
@@ -91,7 +91,7 @@ class Reproduction:
                     raise ConfigError(
                         f"{suite.name}: another suite defines a different run with the folder {run.path}"
                     )
-        # anchored runs of the same source are consecutive, because they share the source's answers
+        # anchored runs with the same source follow each other, because they share the source's answers
         return sorted(runs.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
     def _list_runs(self, suite: Suite) -> Iterator[PlannedRun]:
@@ -112,7 +112,7 @@ class Reproduction:
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def find_file(self, corpus: Corpus) -> Path | None:
-        """Return the local file if it contains rows of the given corpus, otherwise None."""
+        """Return the local file if it replaces the given corpus, and None otherwise."""
         kinds = {corpus.kind for suite in self.suites for corpus in suite.corpora()}
         return self.data if corpus.kind == ("style" if "style" in kinds else "signed") else None
 
@@ -121,7 +121,7 @@ class Reproduction:
         return self.scale.dataset(corpus, self.find_file(corpus))
 
     def prepare_stage(self, corpus: Corpus) -> CorpusStage:
-        """Prepare the shared inputs (the stage) of a corpus before its reference is trained."""
+        """Prepare the inputs that runs on a corpus share, before the reference is trained."""
         return prepare_stage(corpus, self.scale, self.find_file(corpus), self.out / corpus.folder)
 
 
@@ -129,11 +129,12 @@ class Reproduction:
 
 
 def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> None:
-    """Train and measure every run that is not complete. If ``jobs`` is 2 or more, each run uses one thread.
+    """Train and measure all runs that are not complete. If ``jobs`` is 2 or more, each run uses one thread.
 
-    Runs that another process trains come last, and the function waits for this process. A `ConfigError` says that a
-    folder contains a run with other data or settings, or that a worker process was killed. A `DataError` says that
-    the votes of a corpus cannot be used, or that an evaluation prompt is a training prompt.
+    If another process is training a run, the function leaves this run to the end and waits for the other process. The
+    function raises a `ConfigError` if a folder contains a run with other data or settings, or if a worker process was
+    killed. It raises a `DataError` if the votes of a corpus cannot be used, or if an evaluation prompt is also a
+    training prompt.
     """
     n_done, n = 0, len(reproduction.runs)
 
@@ -162,8 +163,8 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
         ) from error
 
 
-# Caches of the latest corpus stage and the latest policy to be anchored; consecutive runs share their answers.
-# Each cache keeps only one entry, because the models are large.
+# Caches of the latest corpus stage and of the latest policy to anchor, whose answers consecutive runs share. Each cache
+# has only one entry, because the models are large.
 _STAGES: dict[tuple[object, ...], CorpusStage] = {}
 _BENCHES: dict[tuple[object, ...], Bench] = {}
 
@@ -171,7 +172,7 @@ _BENCHES: dict[tuple[object, ...], Bench] = {}
 def _cache_last(
     cache: dict[tuple[object, ...], Cached], key: tuple[object, ...], make: Callable[[], Cached]
 ) -> Cached:
-    """Return the cached value of a key. A new value replaces all other entries."""
+    """Return the cached value of a key; a new key replaces the cached entry."""
     if key not in cache:
         cache.clear()
         cache[key] = make()
@@ -181,7 +182,7 @@ def _cache_last(
 def run_one(
     reproduction: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent
 ) -> bool:
-    """Train and measure one run that is not complete. If another process is training the run, return False."""
+    """Train and measure a run unless it is complete; return False if another process is training the run."""
     scale, data = reproduction.scale, reproduction.find_file(run.corpus)
     folder = reproduction.out / run.corpus.folder
     try:
@@ -246,7 +247,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
 
 
 def _select_prompts(stage: CorpusStage) -> Prompts:
-    """Select prompts for training an anchor, for estimating the tilt, and for the reported rates."""
+    """Select the prompts for training an anchor, for estimating the tilt, and for reporting the rates."""
     assert stage.scale.fresh_prompts is not None, "the suite offset requires a scale with fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
@@ -257,12 +258,12 @@ def _select_prompts(stage: CorpusStage) -> Prompts:
 
 
 def read_states(reproduction: Reproduction) -> dict[str, str]:
-    """Read the state of each run, by the run's path. The function loads no model and reads no corpus."""
+    """Return the state of each run by its path; the function loads no model and reads no corpus."""
     return {run.path: read_state(reproduction.out / run.path) for run in reproduction.runs}
 
 
 def read_state(folder: Path) -> str:
-    """Read the state of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
+    """Return the state of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
     if holder(folder) is not None:
         return "running"
     if (folder / RUN_SEAL).exists():
@@ -274,10 +275,10 @@ def read_state(folder: Path) -> str:
 
 
 def require_inputs(reproduction: Reproduction) -> None:
-    """Check every model, judge and corpus of the runs before training, and raise `ConfigError` with all problems.
+    """Check all models, judges and corpora of the runs before training, and raise `ConfigError` with all problems.
 
-    The function trains nothing and reads no weights. For a public corpus, the function logs how the statistics compare
-    with the published statistics.
+    The function trains nothing and reads no weights. For a public corpus, it logs a comparison of the statistics with
+    the published statistics.
     """
     scale, corpora = reproduction.scale, reproduction.corpora
     names = (scale.keys[corpus.model].get("model_name_or_path") for corpus in corpora)
@@ -294,7 +295,7 @@ def require_inputs(reproduction: Reproduction) -> None:
 
 
 def _find_problem(name: str, kind: str) -> str:
-    """Describe a problem with a model's tokenizer or configuration; return an empty text if there is none."""
+    """Describe the problem with a model's tokenizer or configuration; return an empty text if there is no problem."""
     try:
         with asking_once(name):
             load_tokenizer(name)

@@ -1,7 +1,7 @@
-"""Define the arms, which the paper compares, and the suites: the tables of the paper with their runs and readouts.
+"""Define the arms that the paper compares, and the suites: tables of the paper, with their runs and readouts.
 
-An arm is a training condition. Arms and suites consist of data only. The folder name of a run contains its settings and
-not its suite, so suites share runs.
+An arm is a training condition. Arms and suites consist only of data. The folder name of a run contains the settings but
+not the suite, so that suites can share runs.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Arm:
         Variant of the bias term, a key of `badpo.objective.bias.VARIANTS`. It selects the learned parts of theta.
         If None, nothing is trained, and the arm is the reference itself.
     warm_start : {"zero", "offline"}
-        Start value of theta: 0, or the log-odds of the training votes.
+        Initial value of theta: 0, or the log-odds of the training votes.
     votes : {"given", "unbiased"}
         ``unbiased`` is the placebo: the simulated votes without any bias or, for votes of people, the given votes with
         weights that balance the votes for and against each attribute (`badpo.objective.objectives.PlaceboWeights`).
     identities : {"given", "shuffled"}
-        ``shuffled`` assigns every vote to a random annotator, so that the ids have no information.
+        ``shuffled`` assigns every vote to a random annotator, so that the ids contain no information.
     declared : {"all", "first", "length_tokens"}
-        Attributes that the bias term contains. The votes are biased toward all attributes of the corpus in every
-        case. ``length_tokens`` is an additional attribute: the number of tokens of a response.
+        Attributes that the bias term contains. The votes are always biased toward all attributes of the corpus.
+        ``length_tokens`` is an additional attribute: the number of tokens of a response.
     objective : str
         Loss of a vote: a key of `badpo.objective.registry.OBJECTIVES`, or ``types`` for EM-DPO, which trains
         several policies (`badpo_paper.em_dpo`).
     settings : mapping
         Parameters of the objective.
     fixed : float
-        Constant that is added to theta of every declared attribute and is not trained.
+        Constant, not trained, that is added to theta of every declared attribute.
     """
 
     bias: str | None
@@ -69,7 +69,7 @@ ARMS: dict[str, Arm] = {
     "pooled_warm": Arm(bias="pooled", warm_start="offline"),
     "shared_mean_warm": Arm(bias="shared_mean", warm_start="offline"),
     "declared_subset": Arm(bias="pooled", declared="first"),
-    # Baselines. docs/arms.md describes each baseline and how it differs from the published code.
+    # Baselines. For each of them, docs/arms.md describes the method and how it differs from the published code.
     "rdpo": Arm(bias="none", declared="length_tokens", fixed=0.005),
     "rdpo_strong": Arm(bias="none", declared="length_tokens", fixed=0.02),
     "sampo": Arm(bias="none", objective="sampled_tokens"),
@@ -97,7 +97,7 @@ Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Votes, start model and reference that the runs of a panel share."""
+    """The votes, the start model and the reference that all runs of a panel share."""
 
     kind: Literal["signed", "style"]
     model: Literal["small", "large", "other", "demo"] = "small"
@@ -107,13 +107,13 @@ class Corpus:
     def folder(self) -> str:
         """Name of the folder that contains the runs on this corpus."""
         if self.model == "demo":
-            return "."  # the same for all data seeds
+            return "."  # all data seeds use the same folder
         return self.kind if self.model == "small" else f"{self.kind}-{self.model}"
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Settings of an offset stage, which anchors a finished run by training on the run's own answers."""
+    """Settings of an offset stage, which anchors a finished run by training it on its own answers."""
 
     source: Condition
     target: float
@@ -122,22 +122,22 @@ class Offset:
 
 @dataclass(frozen=True)
 class Condition:
-    """The settings of a training run, except its corpus and its seed.
+    """Settings of a training run, apart from its corpus and its seed.
 
     Attributes
     ----------
     arm : str
         A key of ``ARMS``.
     declared : str
-        The declared attribute. If empty, all attributes of the corpus are declared.
+        The declared attribute. If the name is empty, all attributes of the corpus are declared.
     variant : str
         Name that distinguishes the condition from other conditions with the same arm.
     rate_factor : float
-        Factor of the policy's learning rate.
+        Factor by which the policy's learning rate is multiplied.
     overrides : tuple of (str, value)
-        Recipe keys that differ from the scale's.
+        Recipe keys that differ from those of the scale.
     offset : Offset or None
-        If given, the run is not trained from the reference but anchored from a run of the same arm.
+        If given, the run is not trained from the reference; instead, a run of the same arm is anchored.
     """
 
     arm: str
@@ -168,7 +168,7 @@ class Row:
         ``first``: a control that the paper ran at the first seed only. A scale can run a control at all seeds
         (``control_seeds`` of `badpo_paper.settings.Scale`). ``one``: every scale runs the row at the first seed only.
     against : str
-        Condition whose shift at the same seed is the reference value of the removed share.
+        Condition to whose shift at the same seed the removed share is relative.
     """
 
     label: str
@@ -177,8 +177,8 @@ class Row:
     against: str = "dpo"
 
 
-# Columns of a table: label -> source of the column's values. The file of the paper's numbers uses the same labels.
-# A source is a place in ``readouts.json``, with the keys joined by dots, or has one of the following forms:
+# Columns of a table: label -> source of the column's values. The file with the paper's numbers uses the same labels.
+# A source is a place in ``readouts.json``, with keys joined by dots, or has one of these forms:
 # ``shift:PLACE`` is the shift from the reference.
 # ``removed:PLACE`` is the removed share of another condition's shift from the reference.
 # ``added:PLACE`` is the removed share of another condition's shift from the placebo, which the votes' bias caused.
@@ -188,8 +188,8 @@ class Row:
 # ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the most annotators, ``.1`` the next type.
 # ``anchor:PLACE`` is a place in ``anchor.json``.
 Columns = Mapping[str, str]
-# Beginning of a column's source -> number of decimals; columns of other sources have three decimals.
-# A negative number means a percentage: -1 has no decimals, and -2 has one decimal.
+# Beginning of a column's source -> number of decimals; columns with other sources have three decimals. Negative numbers
+# stand for percentages: -1 for no decimals, and -2 for one decimal.
 PERCENT, PERCENT1 = -1, -2
 PLACES = {
     "removed:": PERCENT,
@@ -221,7 +221,7 @@ PLACES = {
 
 
 def count_decimals(source: str) -> int:
-    """Return the number of decimals of a table column; -1 and -2 mean a percentage with no or one decimal."""
+    """Return the number of decimals of a column; -1 and -2 stand for a percentage with no decimals or with one."""
     return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
 
@@ -240,7 +240,7 @@ class Panel:
     columns : mapping of a label to the source of its values
     spread : {"t95", "sd", "mean", "prompts95", "none"}
     truth : str
-        Label of a row with the planted values. If empty, the table has no such row.
+        Label of the row with the planted values. If the label is empty, the table has no such row.
     of : {"runs", "votes", "signatures", "names"}
         Content of the table. ``runs``: one row per run. ``votes``: one row per attribute, with columns computed from
         the votes (keys of `badpo.auditing.pool_bias.log_odds_row`). ``signatures``: one row per attribute, with DPO's
@@ -493,7 +493,7 @@ EVERY_ROW = (
 
 
 def _adapt(label: str, arm: str, variant: str, rate_factor: float) -> Row:
-    """Return a row with a LoRA adapter, whose removed share is relative to DPO with the same adapter."""
+    """Return a row for a LoRA adapter; its removed share is relative to DPO with the same adapter settings."""
     condition = Condition(arm, variant=variant, rate_factor=rate_factor, overrides=LORA)
     return Row(label, condition, "first", f"dpo_{variant}")
 
@@ -509,7 +509,7 @@ LORA_ROWS = (
 
 
 def _anchor(target: float) -> tuple[Row, Row]:
-    """Return two rows whose runs are anchored from DPO's runs at a target rate: exact tilt, and calibrated rounds."""
+    """Return two rows that anchor DPO's runs at a target rate: one with the exact tilt, one with calibrated rounds."""
     exact, calibrated = (
         Condition("dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds))
         for kind, rounds in (("exact", 1), ("calibrated", 4))
@@ -521,7 +521,7 @@ def _anchor(target: float) -> tuple[Row, Row]:
 
 
 OFFSET_ROWS = (Row("DPO (source)", DPO.condition), *_anchor(0.3), *_anchor(0.5), *_anchor(0.7), POOLED)
-# BA-DPO rows in which theta is fitted as in `badpo train`; the paper trains theta with Adam, starting from zero.
+# BA-DPO rows whose theta is fitted as `badpo train` does by default; the paper trains theta with Adam from zero.
 ANCHORED_FIT = (("bias.fit", "anchored"),)
 DEFAULT_FIT = tuple(
     Row(
@@ -537,7 +537,7 @@ def _suite(name: str, title: str, *panels: Panel) -> Suite:
 
 
 def _show_theta(model: str, corpus: Corpus) -> Panel:
-    """Return a panel with the learned and the planted theta of the BA-DPO rows."""
+    """Return a panel that shows the learned and the planted theta of the BA-DPO rows."""
     return Panel("app:votes", f"{THETA_TITLE}: {model}", corpus, BA, _theta("mean"), "mean", PLANTED)
 
 
@@ -633,7 +633,7 @@ _SUITES = (
     _suite(
         "length-default",
         "The table of `multipref-length` with badpo train's fit of theta",
-        # The placebo has a bias neither toward length nor toward Markdown, so the rows declare both attributes.
+        # The placebo is biased neither toward length nor toward Markdown, so the rows declare both attributes.
         Panel("tab:multipref", BADPO_FIT, STYLE, (DPO, PLACEBO_ROW, *DEFAULT_FIT, RDPO), LENGTH),
     ),
 )
@@ -641,13 +641,13 @@ SUITES = {suite.name: suite for suite in _SUITES}
 
 
 def set_data_seed(suite: Suite, seed: int) -> Suite:
-    """The suite on other simulated votes."""
+    """Return the suite with votes that are simulated with another seed."""
     panels = (replace(one, corpus=replace(one.corpus, data_seed=seed)) for one in suite.panels)
     return replace(suite, panels=tuple(panels))
 
 
 def require_known(kind: str, name: str, names: Collection[str]) -> str:
-    """Return a known name; for any other name, raise `ConfigError` with the most similar name and all known names."""
+    """Return a known name; for an unknown name, raise `ConfigError` with the most similar name and all known names."""
     if name not in names:
         raise ConfigError(
             f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'

@@ -1,4 +1,4 @@
-"""Make the tables of a suite: values of all seeds, their mean and confidence interval, and the paper's values."""
+"""Make the tables of a suite: values by seed, their mean and confidence interval, and the paper's values."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from badpo_paper.run_readouts import ATTRIBUTES, SignatureShift, measure_signatu
 from badpo_paper.suites import ARMS, MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
-# Kind of removed share -> the run from which shifts are measured, the reference or the placebo.
+# Kind of removed share -> run from which the shifts are measured (the reference or the placebo).
 REFERENCE_RUN = "reference"
 SHARES = {"removed": REFERENCE_RUN, "added": PLACEBO + "-s{seed}"}
 # Source of a shift -> name of the shift in messages.
@@ -78,7 +78,7 @@ class PanelRuns:
         )
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """Compute a source's value at each seed that has a value. `badpo_paper.suites.Columns` describes sources."""
+        """Compute the value of a source at each seed that has one; see `badpo_paper.suites.Columns`."""
         kind, _, path = source.rpartition(":")
         if kind == "amplified":
             shifts = list(self.values(condition, f"shift:{path}").values())
@@ -95,7 +95,7 @@ class PanelRuns:
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
     def _compute_value(self, condition: str, seed: int, kind: str, path: str, against: str) -> float:
-        """Compute the value of a source at one seed; return NaN if the value was not measured or is not defined."""
+        """Compute the value of a source at one seed; return NaN if the value was not measured or is undefined."""
         name = f"{condition}-s{seed}"
         if kind in FILE_READERS:
             return read_number(FILE_READERS[kind](self.folder / name), path)
@@ -111,12 +111,11 @@ class PanelRuns:
         return own
 
     def explain_missing_share(self, against: str, source: str) -> str:
-        """If the removed share of a measured shift is undefined, explain why; otherwise return an empty text.
+        """Explain why the removed share of a measured shift is undefined; return an empty text if it is defined.
 
-        The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The
-        removed share is defined if the confidence interval of the shift over the measured seeds lies above zero. If
-        only one seed was measured, the shift itself must lie above zero. A share of a zero or negative shift has no
-        meaning.
+        The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The removed
+        share is defined if the confidence interval of the shift over the measured seeds lies above zero or, with only
+        one seed, if the shift itself lies above zero. The removed share of a zero or negative shift has no meaning.
         """
         kind, _, path = source.partition(":")
         starts = {
@@ -145,23 +144,23 @@ Tree: TypeAlias = "Mapping[str, Tree] | Sequence[Tree] | float | str | None"
 
 
 def read_number(content: Tree, path: str) -> float:
-    """Return the number in a JSON object at a path of keys joined by dots, or NaN if there is no number."""
+    """Return the number at a path (keys joined by dots) in a JSON object, or NaN if there is no number."""
     for key in path.split("."):
         content = content.get(key) if isinstance(content, Mapping) else None
     return float(content) if isinstance(content, int | float) else math.nan
 
 
 def read_types(folder: Path) -> dict[str, dict[str, float]]:
-    """Read each EM-DPO type's number of annotators and mixture weight, sorted by the number of annotators.
+    """Read the number of annotators and the mixture weight of each EM-DPO type, sorted by number of annotators.
 
-    The sorting makes the types comparable across seeds, because EM-DPO's index of a type is arbitrary.
+    Sorting makes the types comparable across seeds, because EM-DPO numbers the types in an arbitrary order.
     """
     types = read_json(folder / "readouts.json").get("types", {"annotators": []})
     order = np.argsort(-np.array(types["annotators"]), kind="stable")
     return {name: {str(rank): row[k] for rank, k in enumerate(order)} for name, row in types.items()}
 
 
-# Sources such as ``log:NAME``: text before the colon -> function that reads a file other than ``readouts.json``.
+# Text before the colon in a source such as ``log:NAME`` -> function that reads a file other than ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Mapping[str, Tree]]] = {
     "log": read_last_step,
     "type": read_types,
@@ -174,7 +173,7 @@ FILE_READERS: dict[str, Callable[[Path], Mapping[str, Tree]]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: values of the seeds, their mean, half width, the paper's value, and the number of decimals."""
+    """A table cell: values by seed, their mean, the half-width, the paper's value, and the number of decimals."""
 
     values: tuple[float, ...]
     mean: float
@@ -185,7 +184,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a table. ``cells`` maps column labels to cells. A control row has fewer seeds than other rows."""
+    """A table row; ``cells`` maps column labels to cells, and a control row has fewer seeds than other rows."""
 
     label: str
     cells: Mapping[str, Cell]
@@ -195,7 +194,7 @@ class TableRow:
 
     @property
     def full_label(self) -> str:
-        """Label of the row. The label of a control row includes its seeds."""
+        """Label of the row; for a control row, the label includes the seeds."""
         if not self.is_control:
             return self.label
         return f"{self.label} (seed {', '.join(map(str, self.seeds))} only)"
@@ -209,11 +208,11 @@ class PanelTable:
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    model: str = ""  # name of the model, if it is not the paper's model
+    model: str = ""  # name of the model if it is not the paper's model
 
     @property
     def title(self) -> str:
-        """Title of the panel. If the runs do not use the paper's model, the title names both models."""
+        """Title of the panel; if the runs do not use the paper's model, the title names both models."""
         title = self.panel.title
         for model in MODELS if self.model else ():
             title = title.replace(model, f"{self.model} (the paper: {model})")
@@ -226,7 +225,7 @@ class PanelTable:
         return [label for label in self.panel.columns if label in measured]
 
 
-# Table label -> panel -> row -> column -> the paper's mean, and its half width or None.
+# Table label -> panel -> row -> column -> the paper's mean, and the half-width or None.
 PaperNumbers = dict[str, dict[str, dict[str, dict[str, tuple[float, float | None]]]]]
 
 
@@ -244,7 +243,7 @@ def make_row(
     values: Mapping[str, Sequence[float | None]],
     half_widths: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """Make a row of a panel. The keys of ``values`` and ``half_widths`` are the sources in ``panel.columns``."""
+    """Make a row of a panel; the keys of ``values`` and ``half_widths`` are sources in ``panel.columns``."""
     paper = load_paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
@@ -268,7 +267,7 @@ def make_row(
 
 
 def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
-    """Make the table of a panel from those planned seeds that were run."""
+    """Make the table of a panel from all planned seeds that have been run."""
     rows, missing, notes = _make_first_rows(panel, runs), [], []
     for row in panel.rows:
         name = row.condition.name
@@ -288,7 +287,7 @@ def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
 
 
 def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
-    """If the runs or the paper have values for the reference or the planted values, make rows for them."""
+    """Make the rows of the reference and of the planted values, if the runs or the paper have values for these rows."""
     reference = runs.readouts("reference")
     sources = panel.columns.values()
     values = {source: [read_number(reference, source)] for source in sources if ":" not in source}
@@ -299,7 +298,7 @@ def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
 
 
 def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
-    """For each column, average the planted values (or the readouts computed with planted theta) over arms and seeds."""
+    """Average the planted values (or the readouts computed with planted theta) of each column over arms and seeds."""
     values = {}
     for source in panel.columns.values():
         head, _, last = source.rpartition(".")
@@ -311,7 +310,7 @@ def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
 
 
 def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
-    """State the ratio of a run's penalty to the arm's default penalty; return an empty text if the ratio is 1."""
+    """Describe the ratio of a run's penalty to the default penalty of the arm; return an empty text if it is 1."""
     default = ARMS[row.condition.arm].fixed
     penalty = read_facts(runs.folder / f"{row.condition.name}-s{seed}").get("fixed", default)
     if penalty == default:
@@ -326,7 +325,7 @@ def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
 
 
 def make_table(panel: Panel, runs: PanelRuns, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
-    """Make the table of a panel. Its rows are runs, attributes, or groups of names by gender and race."""
+    """Make the table of a panel, whose rows are runs, attributes, or groups of names by gender and race."""
     values: Mapping[str, Mapping[str, float | None]]
     match panel.of:
         case "runs":
@@ -347,7 +346,7 @@ def make_table(panel: Panel, runs: PanelRuns, dataset: Callable[[Corpus], Datase
 
 
 def measure_signature_shifts(runs: PanelRuns) -> dict[str, SignatureShift]:
-    """Measure DPO's mean shift of signatures toward each attribute, compared with random labels of the names."""
+    """Measure DPO's mean shift of signatures toward the names with each attribute, compared with random labels."""
     names = ["reference", *(f"dpo-s{seed}" for seed in runs.measured_seeds("dpo"))]
     signatures = [runs.readouts(name).get("signatures") for name in names]
     if signatures[0] is None or not any(signatures[1:]):
@@ -363,7 +362,7 @@ def measure_signature_shifts(runs: PanelRuns) -> dict[str, SignatureShift]:
 
 
 def format_number(value: float, decimals: int) -> str:
-    """Format a number; a negative number of decimals means a percentage."""
+    """Format a number; a negative number of decimals stands for a percentage."""
     return decimal(value, decimals) if decimals >= 0 else f"{decimal(100 * value, -1 - decimals)} %"
 
 
@@ -374,7 +373,7 @@ def _format_mean(mean: float, half_width: float | None, decimals: int) -> str:
 
 
 def format_cell(cell: Cell) -> str:
-    """Format a cell: the mean, the half width after a plus-minus sign, and the paper's value in brackets."""
+    """Format a cell: the mean, the half-width after a plus-minus sign, and the paper's value in brackets."""
     text = _format_mean(cell.mean, cell.half_width, cell.decimals) if cell.values else DASH
     return text if cell.paper is None else f"{text} [{_format_mean(*cell.paper, cell.decimals)}]"
 
@@ -392,7 +391,7 @@ def format_table(table: PanelTable) -> str:
 
 
 def _list_notes(table: PanelTable) -> list[str]:
-    """List the notes below a table: meaning of the plus-minus sign, missing runs, and footnotes."""
+    """List the notes below a table: the meaning of the plus-minus sign, missing runs, and footnotes."""
     spread, notes = table.panel.spread, []
     if not table.columns:
         notes.append("nothing measured")
@@ -442,7 +441,7 @@ class TableJson(TypedDict):
 
 
 def list_cells(table: PanelTable) -> list[CellJson]:
-    """List the table cells that have a value: mean, half width, values of the seeds, and the paper's value."""
+    """List all table cells that have a value: mean, half-width, values by seed, and the paper's value."""
     return [
         {
             "row": row.label,
@@ -462,7 +461,7 @@ def list_cells(table: PanelTable) -> list[CellJson]:
 
 
 def to_json(table: PanelTable) -> TableJson:
-    """Convert a table for JSON. A missing value is null."""
+    """Convert a table to JSON; a missing value is null."""
     return {
         "table": table.panel.label,
         "panel": table.panel.title,
