@@ -98,19 +98,18 @@ NOT_SPLIT = (
 )
 RANDOM_ORDER = (
     "the shared bias is known because the order of the responses correlates with none of their features in the table; "
-    "the estimate is attenuated, because it averages over comparisons"
+    "the estimate is attenuated, because it averages over comparisons of different quality"
 )
 UNRELIABLE = "not known: estimating reliability requires comparisons with two annotators"
-BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
+BY_MODELS = "reliability is estimated from how votes depend on the strengths of the models that wrote the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# Random responders are hard to detect if annotators have, on average, fewer votes than this on equal sides.
-# The limit comes from 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
-# In these pools, audits raised 25 false flags with 10 votes on equal sides per annotator, 11 with 20, and 0 with 40.
+# Mean number of votes per annotator on equal sides below which random responders are hard to detect.
+# FEW_EQUAL comes from 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
+# Audits of the 25 pools raised 25 false flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
 FEW_EQUAL = 25
 # The adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
-# In simulated pools with a between-annotator sd of 0.5, coverage was 92 % for confidence intervals
-# and 90 % for credible intervals.
+# In pools simulated with tau = 0.5, confidence intervals covered 92 % of the biases, and credible intervals 90 %.
 # Each simulated annotator had 100 votes on comparisons whose responses do not differ.
 UNSURE = 0.25
 # If a class has at least this many annotators, their reliability is shrunk toward the mean of the class.
@@ -133,9 +132,7 @@ RELIABILITY_NOTES = {
         "disagree"
     ),
 }
-NOT_NEEDED = (
-    "reliability is not needed: two votes on one comparison can have different values of every attribute"
-)
+NOT_NEEDED = "reliability is not needed: two votes on the same comparison can differ in every attribute"
 LESS_OF_EITHER = (
     "An annotator who chooses the attribute less often has less bias or is less reliable. Differences are smaller "
     "than with several votes per comparison (about {:g} times as large in simulations). The audit reports "
@@ -143,18 +140,20 @@ LESS_OF_EITHER = (
     "a standard deviation of {:.2f} between annotators with a power of 80 %)."
 )
 NO_MAJORITIES = "almost no comparison has two votes"
-TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
+TOO_WIDE = f"not known: the 95 % confidence interval of the shared bias is wider than \u00b1{WIDEST_HALF:g} log-odds"
 NO_TAU = "the 95 % confidence interval of tau has no upper end below {:g} log-odds"
 MAYBE_RELIABILITY = (
-    " Annotators may differ in reliability rather than in bias; the estimates of reliability are too uncertain "
-    "(W410)."
+    " Annotators may differ in reliability rather than in bias, because the estimates of reliability are too uncertain "
+    "to exclude this (W410)."
 )
-EXPLAINED = "the classes differ in reliability, or the reliability of the classes is too uncertain"
+EXPLAINED = "the classes differ in reliability, or the estimates of their reliability are too uncertain"
 MAYBE_CLASS_RELIABILITY = (
     " The difference between classes may be a difference in reliability rather than in bias (W417)."
 )
 WITHIN = " This applies within groups of annotators; the votes do not show whether the groups differ from each other."
-UNANIMOUS = f"{CONDITIONAL}. All annotators of a comparison agree, so the votes show no difference between annotators"
+UNANIMOUS = (
+    f"{CONDITIONAL}. All comparisons are unanimous, so the votes show no difference between annotators"
+)
 
 
 @dataclass(frozen=True)
@@ -245,8 +244,7 @@ class Design:
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
         # The bias estimators read `votes`, and the reliability estimators read `reliability_votes`.
-        # In `reliability_votes`, outliers are capped and not set to 0, because 0 would mean that the sides do not
-        # differ.
+        # In `reliability_votes`, outliers are capped instead of set to 0, because 0 would mean equal sides.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
         self.reliability_votes = response_votes.select(self.is_first)
@@ -343,7 +341,7 @@ class BiasFit:
 
     @property
     def is_adjusted(self) -> bool:
-        """Whether the biases toward an attribute are adjusted for reliability."""
+        """Whether the biases toward at least one attribute are adjusted for reliability."""
         return bool(self.lines) and not self.reliability.unknown
 
     def reason_not_to_compare(self, j: int) -> str:
@@ -539,7 +537,7 @@ def _posterior_columns(
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Find comparisons that an annotator judged in both orders; ``same`` says whether both votes chose one response."""
+    """Find comparisons that an annotator judged in both orders; ``same`` says if both votes chose the same response."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     groups = votes.groupby(["annotator", "comparison"], sort=False)

@@ -55,8 +55,8 @@ from badpo.theory import Floats
 Progress = Callable[[str, float], None]
 # The audit reports the number of votes needed for confidence intervals of these half-widths, in log-odds.
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's total running time (reading of the data included) before each stage begins.
-# These shares of the running time are medians over four tables: 1,000 to 20,000 comparisons, 30 to 200 annotators.
+# Share of an audit's running time, including the reading of the data, that precedes each stage.
+# These shares of the running time are medians over four tables (1,000 to 20,000 comparisons, 30 to 200 annotators).
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 

@@ -17,12 +17,12 @@ from badpo.estimation.significance import equal_bias_p_value, format_p_value
 from badpo.results.audit_json import TieRow, Voters
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes is the smallest number from 2 upward that occurs on at least this share of comparisons.
+# The usual number of votes (2 or more) is the smallest number that at least this share of comparisons has.
 USUAL_SHARE = 0.05
-# Finding adjudication requires at least this many comparisons with extra votes, and this many standard errors.
+# Evidence of adjudication requires at least this many comparisons with extra votes, and this many standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
-# An annotator counts as an adjudicator with at least FEWEST_DECIDED votes,
-# of which at least the share NEARLY_ALL is on comparisons with extra votes.
+# An adjudicator has at least FEWEST_DECIDED votes.
+# At least the share NEARLY_ALL of an adjudicator's votes is on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 
 
@@ -71,8 +71,8 @@ def _report_repeated_votes(n: int) -> Iterator[Problem]:
     if n:
         yield Problem(
             "N434",
-            f"{counted(n, 'judgment')} repeat an annotator's vote on a comparison and are not independent of it: the "
-            "audit uses the first vote of each annotator on a comparison",
+            f"{counted(n, 'judgment')} repeat an earlier vote of the same annotator on the same comparison. Repeated "
+            "votes are not independent, so the audit uses only the first vote",
             "columns annotator and comparison",
             "no action is needed; for narrower intervals, have annotators judge new comparisons",
             n,
@@ -92,7 +92,7 @@ def _report_adjudication(found: Adjudication, n: int) -> Problem:
             "which votes came later, so differences between annotators and between classes may result from the "
             "selection of comparisons alone",
             "column annotator",
-            "sort the rows by the time of the vote, first votes first",
+            "sort the rows by the time of the vote, earliest first",
         )
     return Problem(
         "W441",
@@ -276,7 +276,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # The p-value is the probability that the sides of all ties differ (or that none differ) by chance.
+        # P-value: the probability that, by chance, the sides differ for all ties or for no tie.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -73,7 +73,7 @@ def unused_weights(facts: AuditFacts) -> Found:
     """W401: votes have weights."""
     n = int((facts.judgments.votes["weight"] != 1).sum())
     if n:
-        what = f"{counted(n, 'judgment')} have a weight, but the audit does not use weights"
+        what = f"{counted(n, 'judgment')} have a weight other than 1, but the audit does not use weights"
         remedy = "no action is needed; the audit counts every vote once"
         yield Problem("W401", what, "column weight", remedy, n)
 
@@ -154,7 +154,7 @@ def unequal_agreement(facts: AuditFacts) -> Found:
 
 
 def unanimous_votes(facts: AuditFacts) -> Found:
-    """W430: all votes on a comparison are equal."""
+    """W430: every comparison is unanimous."""
     if facts.agreement.percent == 1:
         yield Problem(
             "W430",
@@ -334,7 +334,7 @@ def outliers(facts: AuditFacts, j: int) -> Found:
             f"{MOST_UNITS:g} times the median and ignore judgments whose sides differ by more than {OUTLYING:g} times "
             "the median",
             _place(facts, j),
-            "check these judgments for errors, or declare a 0/1 attribute with a threshold, which has no outliers",
+            "check these judgments for errors, or declare a 0/1 attribute with a threshold to avoid outliers",
             n,
         )
 

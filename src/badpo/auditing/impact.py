@@ -25,7 +25,7 @@ REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
 # Largest size of a quoted excerpt: first words, last words, and characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
-# A pair of responses is too short with fewer than SHORTEST_PAIR characters, and long or very long above LONG_PAIRS.
+# Pairs of responses are too short below SHORTEST_PAIR characters, and long or very long above the LONG_PAIRS limits.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 

@@ -34,7 +34,7 @@ from badpo.theory import Bools, Floats, Ints
 RARE, COMMON = 0.05, 0.95
 # Largest number of words used as covariates, of words read from each prompt, and of categories in a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
-# Reliability is estimated from model strengths if the slope of the votes on them exceeds this many standard errors.
+# Reliability is estimated from model strengths if the slope of the votes exceeds this many standard errors.
 LEAST_SLOPE = 4.0
 # The audit reports the number of comparisons needed for a confidence interval of this half-width, in log-odds.
 HALF_WIDTH = 0.5

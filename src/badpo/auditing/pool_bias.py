@@ -157,8 +157,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     else:  # each vote may be from a different person
         who, is_chosen = np.arange(len(who)), np.ones(len(who), dtype=bool)
     person, people = pd.factorize(who[is_chosen])
-    # Each vote has a random weight. A person's votes cancel in a sum of rows if their weighted sum is zero,
-    # and almost surely only then (modulo 2^64).
+    # Votes have random weights. A person's votes almost surely cancel in a sum of rows only if the weights cancel.
     weights = np.random.default_rng(0).integers(2**62, size=len(person))
     signed, revealing = [np.zeros(len(people), np.int64)], list[bool]()
     for row in rows:

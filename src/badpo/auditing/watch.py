@@ -35,7 +35,7 @@ from badpo.estimation.significance import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# An array of evidence contains three kinds of log-likelihood ratios, which end at these positions.
+# End positions of the three kinds of log-likelihood ratios in an array of evidence.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison only after its last vote; give later votes a new comparison id"
@@ -97,7 +97,7 @@ class AuditMonitor:
         # `_evidence` maps each annotator to an array with one row per attribute.
         # Each row of evidence contains three kinds of log-likelihood ratios and the number of informative votes.
         # The first kind of log-likelihood ratio tests whether the annotator votes like the co-voters.
-        # The second kind tests whether the annotator responds at random, and the third kind tests for low reliability.
+        # The second kind of ratio tests for random responding, and the third kind tests for low reliability.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -232,8 +232,7 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # Suggest deleting the file only if badpo watch wrote it; any other file may be the only copy of its
-            # content.
+            # Suggest deleting the file only if badpo watch wrote it, because any other file may be the only copy.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
                 remedy = f": {error}. Name another file, or delete this file to start again"
             raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error

@@ -353,8 +353,7 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
         # A bias that can diverge to plus infinity and to minus infinity is not identified.
-        # A bias can diverge in both directions if the sides differ in its attribute only if they differ in another
-        # attribute.
+        # A bias can diverge in both directions if its attribute differs only when another attribute also differs.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -558,8 +557,7 @@ class _Fit:
         """Clustered variance of every deviation."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information about each annotator's biases if the biases of the other annotators are known; 1 for inactive
-        # biases.
+        # Information about an annotator's biases if all other annotators' biases are known; 1 for inactive biases.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)

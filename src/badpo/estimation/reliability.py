@@ -251,8 +251,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Reliability(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
-    # squared distance of an annotator's choices from 50 %, in standard errors, for the annotator's most extreme
-    # attribute
+    # squared distance of each annotator's choices from 50 %, in standard errors, for the most extreme attribute
     toward = np.sign(votes.delta) * votes.sign[:, None]
     of = _annotator_indicators(votes.annotator, n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)

@@ -698,8 +698,7 @@ def _shrink_attribute(pool: _VotePool, all_taus: Floats, j: int) -> ShrunkenBias
     sds, weights = (np.tile(each, (len(known), 1)) for each in (taus, masses))
     means = np.zeros(sds.shape)
     means[known], sds[known] = mean, sd
-    # find normal estimates whose posteriors under the prior N(0, tau^2) have the same moments as the computed
-    # posteriors
+    # find normal estimates whose posteriors under the prior N(0, tau^2) have the computed moments
     best = np.abs(taus - np.sqrt(masses @ taus**2)).argmin()
     prior_precision, own = taus[best] ** -2, sd[:, best] ** -2
     precision = np.maximum(own - prior_precision, 1e-6 * prior_precision)
