@@ -189,7 +189,7 @@ class BiasTerm(torch.nn.Module):
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     def warm_start(self, shared_bias: Tensor) -> None:
-        """Set every annotator's theta to ``shared_bias``, of shape (n_attributes,), through the first learned part."""
+        """Set every annotator's theta to ``shared_bias``, of shape (n_attributes,), using the first learned part."""
         shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
         with torch.no_grad():
             getattr(self, self.parts[0]).copy_(shared_bias)

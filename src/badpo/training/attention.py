@@ -233,7 +233,7 @@ TREE_ATTENTION = "badpo_tree"
 
 
 class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of attention functions that a `TreePlan` replaces or `_require_supported` checks."""
+    """Keyword arguments of attention functions; a `TreePlan` replaces some, and `_require_supported` checks others."""
 
     position_ids: Tensor
     cache_position: Tensor
@@ -403,6 +403,6 @@ def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
 
 
 def _read_rotations(text: PreTrainedConfig) -> list[Rotation]:
-    """Return a model's rotary embedding settings, for all layers and for each layer type."""
+    """Return a model's rotary embedding settings: those for all layers and those for each layer type."""
     rope = getattr(text, "rope_parameters", None)
     return [rope, *(part for part in rope.values() if hasattr(part, "values"))] if rope else []

@@ -293,7 +293,7 @@ class BADPOConfig(TrainingArguments):
         return [*config._find_wrong_types()] or [*config._find_wrong_values()]
 
     def _find_wrong_types(self) -> Iterator[str]:
-        """Describe each argument that has a wrong type; convert NumPy numbers to Python numbers."""
+        """Describe each argument of the wrong type; convert NumPy numbers to Python numbers."""
         # Command-line parsers change the types of dataclass fields, so the class annotations are used instead.
         # Fields that a subclass of `BADPOConfig` adds are not checked for their types.
         hints = get_type_hints(BADPOConfig)

@@ -225,8 +225,8 @@ def report_unmoved_policy(
     return [
         Problem(
             "W153",
-            f"the policy hardly changed in {counted(n_steps, 'step')}: the mean of the implicit reward margin, which "
-            f"the log contains, was never larger than {largest:.2g} log-odds in absolute value",
+            f"the policy hardly changed in {counted(n_steps, 'step')}: the mean implicit reward margin in the log was "
+            f"never larger than {largest:.2g} log-odds in absolute value",
             f"learning_rate {learning_rate:g}",
             f"raise the learning rate, for example to --learning_rate {times * learning_rate:.1g}, or train for more "
             "steps; if the policy does not change, no method can show an effect",

@@ -161,8 +161,8 @@ class ReferenceCache:
             raise ConfigError(
                 "cannot compute reference log-probabilities for a data set that is passed to `evaluate` after "
                 "training: the policy was its own reference and has been trained since. Pass the data set to the "
-                "trainer as an eval_dataset, evaluate on it once before training, give a ref_model, or give the model "
-                "by its name"
+                "trainer as an eval_dataset, evaluate on it once before training, give a ref_model, or pass the model "
+                "by name"
             )
         missing_keys, missing_pairs = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):

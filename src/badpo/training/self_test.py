@@ -397,7 +397,7 @@ class _Trial:
         (logps * weight.to(logps.device)).sum().backward()
         if not embedded or embedded[0].grad is None:
             raise ValueError(
-                f"{type(self.model).__name__} does not use the module of get_input_embeddings() for its input"
+                f"{type(self.model).__name__} does not use the module that get_input_embeddings() returns"
             )
         token_gradient = embedded[0].grad.cpu().double().flatten(0, 1)
         rows = torch.from_numpy(np.searchsorted(self._vocabulary, ids))
