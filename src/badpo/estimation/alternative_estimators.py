@@ -26,7 +26,7 @@ LARGEST_FIT, FIT_ROUNDS = 2000, 40
 # Power with which a test detects its smallest detectable difference.
 POWER = 0.8
 # Smallest relevant between-annotator standard deviation, relative to the standard deviation of the values.
-# For shares of votes around 50 %, this value of 0.3 corresponds to annotators with shares of about 35 % and 65 %.
+# For shares of votes around 50 %, a standard deviation of 0.3 means annotators with shares of about 35 % and 65 %.
 RELEVANT = 0.3
 
 
@@ -148,8 +148,8 @@ class ExchangeTest(NamedTuple):
     """Result of `exchange_test`: a p-value for each column, and the power of the test.
 
     ``smallest`` is the smallest standard deviation of annotators' means, in standard deviations of the column, that the
-    test detects with a power of 80 %. ``power`` is the power for a standard deviation of `RELEVANT`. Both use the
-    significance level of 5 %, divided equally among the columns.
+    test detects with a power of 80 %. ``power`` is the power for a standard deviation of `RELEVANT`. Both ``smallest``
+    and ``power`` are for a significance level of 5 %, divided equally among the columns.
     """
 
     p_value: Floats

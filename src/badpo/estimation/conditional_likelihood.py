@@ -26,7 +26,7 @@ from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Array, Floats, Ints
 
 # If a comparison has at most this many votes, all possible sets of winners are listed.
-# With more votes, a generating polynomial gives the sum over all sets of winners.
+# If a comparison has more than LARGEST_LISTED votes, a generating polynomial gives the sum over all sets of winners.
 LARGEST_LISTED = 10
 # Largest number of roots of unity, and share of the sum below which the contribution of a root is omitted.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
@@ -37,7 +37,7 @@ AT_ONCE = 2**18
 
 
 class AlikeComparisons(NamedTuple):
-    """Run of consecutive comparisons that have the same kind and the same number of votes, with these votes."""
+    """Run of consecutive comparisons with the same kind and the same number of votes, and the slice of their votes."""
 
     comparisons: slice
     votes: slice
@@ -116,7 +116,7 @@ class ComparisonBlocks:
 
     @cached_property
     def _ones(self) -> sparse.csr_array:
-        """Block-diagonal matrix filled with ones; scipy validates its layout only once."""
+        """Block-diagonal matrix filled with ones; SciPy validates the layout only once."""
         shape = self.n_votes, self.n_votes
         return sparse.csr_array((np.ones(self.n_pairs), *self._layout), shape)
 
@@ -236,12 +236,12 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
 def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
     r"""Compute the sum over all sets of winners by evaluating a generating polynomial on the unit circle.
 
-    All logits are first shifted by the same amount, so that the expected number of independent wins with the
-    probabilities p is about ``n_wins``. This shift does not change the distribution of the winners given the number of
-    wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The mean of this function
-    times :math:`w^{-s}` over the N-th roots of unity w is the probability of s wins, plus the probabilities of s plus
-    or minus N, 2N, ... wins. Equal logits need no special treatment, because the computation never divides by a
-    difference between logits (Fernandez and Williams, 2010).
+    First, all logits are shifted by the same amount, so that independent votes with the resulting probabilities p have
+    about ``n_wins`` expected wins. Shifting all logits does not change the distribution of the winners given the number
+    of wins. The number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The mean of the
+    generating function times :math:`w^{-s}` over the N-th roots of unity w is the probability of s wins, plus the
+    probabilities of s plus or minus N, 2N, ... wins. Equal logits need no special treatment, because the computation
+    never divides by a difference between logits (Fernandez and Williams, 2010).
 
     With a standard deviation :math:`\sigma` of the number of wins, :math:`N = 9 \sigma + 13` roots are enough: the
     probability of N more or fewer wins is below e^-39 (Bennett's inequality). At the angle a, the product is at most

@@ -50,7 +50,7 @@ SAME = 1e-4
 CONFIRMED = 1e-5
 # The fit has not reached a maximum if an entry of the gradient is larger than this value.
 REACHED = 1e-6
-# An annotator's votes determine no Newton step toward a bias if their information is below this value.
+# A Newton step toward a bias is impossible if the information in the annotator's votes is below this value.
 NO_INFORMATION = 1e-12
 # A clustered error cannot be estimated if one cluster contains more than this share of the information about a bias.
 WHOLE = 1 - 1e-9
@@ -333,9 +333,9 @@ def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes
     """Repeatedly remove the votes of annotators with infinite biases until every remaining bias is finite.
 
     The estimate of a bias is infinite if all informative votes of the annotator are for one side, or if a combination
-    of attributes predicts all votes of the annotator. An infinite bias predicts these votes without error, so the other
-    biases are estimated without the votes. After the removal of one annotator's votes, another annotator may have no
-    informative votes, or only votes for one side, so the function repeats the removal.
+    of attributes predicts all votes of the annotator. An infinite bias predicts the annotator's votes without error, so
+    the other biases are estimated without these votes. After the removal of one annotator's votes, another annotator
+    may have no informative votes, or only votes for one side, so the function repeats the removal.
 
     ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function updates ``status`` for all
     other biases.
@@ -619,9 +619,9 @@ def fit_biases(
     """Fit the finite biases, and set the status of all other biases.
 
     Two groups of annotators are separated if, in every disagreement between them, the member of the first group chose
-    the side with the attribute. In this case, the likelihood keeps increasing with the difference in bias between the
-    two groups, although every annotator has votes for both sides. Groups can be separated only if the quality of every
-    comparison is a free parameter. The fit omits the votes that compare separated groups.
+    the side with the attribute. The likelihood keeps increasing with the difference in bias between separated groups,
+    although every annotator has votes for both sides. Groups can be separated only if the quality of every comparison
+    is a free parameter. The fit omits the votes that compare separated groups.
     """
     remaining = all_votes
     while True:
@@ -790,9 +790,9 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
     r"""Divide the annotators into teams, attribute by attribute, if few votes compare the biases of different teams.
 
     Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
-    eigenvector of the smallest nonzero eigenvalue of L. Each position in this order divides the annotators into a set A
-    and the rest. The function chooses the set A with the largest ratio R. This ratio divides the variance of the
-    difference in bias between A and the other annotators by the variance that the errors of individual biases imply.
+    eigenvector of the smallest nonzero eigenvalue of L. Each position in the sorted order divides the annotators into a
+    set A and the rest. The function chooses the set A with the largest ratio R. R is the variance of the difference in
+    bias between A and the other annotators, divided by the variance that the errors of individual biases imply.
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}

@@ -69,9 +69,9 @@ class GoldAdjustedBiases(NamedTuple):
     """Adjusted biases relative to gold annotators, with the adjustments and the variance of the shared error.
 
     ``shared``, of shape (q,), is the variance of the error that all biases toward an attribute share. The shared error
-    comes from the votes and the reliability of the gold annotators, and from the estimated merit. The variance is 0 for
-    an attribute without gold annotators. ``equal_bias_p`` is the p-value of the hypothesis that all other annotators
-    have the same bias; NaN without an adjustment.
+    comes from the votes and the reliability of the gold annotators, and from the estimated merit. The variance of the
+    shared error is 0 for an attribute without gold annotators. ``equal_bias_p`` is the p-value of the hypothesis that
+    all other annotators have the same bias; NaN without an adjustment.
     """
 
     biases: BiasEstimates

@@ -40,7 +40,7 @@ _WHOLE = 1 - 1e-9
 
 @dataclass(frozen=True)
 class LogOdds:
-    """Log-odds that the side with one attribute wins, with standard errors.
+    """Log-odds that the side with an attribute wins, with standard errors.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class LogOdds:
         """Limits of Student's t confidence interval, clustered by prompt, or of a normal interval if ``naive`` is true.
 
         If all votes are for one side, the limit on that side is None, and the other limit is an exact one-sided bound.
-        The bound counts clusters as trials, or individual judgments if ``naive`` is true.
+        The one-sided bound counts clusters as trials, or individual judgments if ``naive`` is true.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters

@@ -1,8 +1,8 @@
 r"""Newton's method for biases, given a model of the quality of comparisons.
 
-The log-likelihood depends on the biases through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`. It also
-depends on a few extra parameters, such as the scale of a known quality. Votes on different comparisons are independent,
-so the second derivative with respect to x is block-diagonal.
+The log-likelihood depends on the biases through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`. The
+log-likelihood also depends on a few extra parameters, such as the scale of a known quality. Votes on different
+comparisons are independent, so the second derivative with respect to x is block-diagonal.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
-# Largest number of biases with a stored covariance matrix, and largest number with a direct solution of equations.
+# Largest number of biases for a stored covariance matrix, and for a direct solution of linear systems.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
 # Largest number of Newton steps, and size of the gradient below which the iteration ends.
@@ -151,9 +151,9 @@ def _newton_step(
 ) -> Floats:
     """Return a Newton step for the biases and the extra parameters.
 
-    The log-likelihood is concave in the biases, but not necessarily in an extra parameter. Each step therefore moves an
-    extra parameter in the direction of its gradient, by at most 1. The biases then take the Newton step for the new
-    value of the extra parameter.
+    The log-likelihood is concave in the biases, but not necessarily in an extra parameter. A Newton step therefore
+    moves an extra parameter in the direction of its gradient, by at most 1. The biases then take the Newton step for
+    the new value of the extra parameter.
     """
     p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])

@@ -48,7 +48,7 @@ FEWEST = 5
 # Prior probability that biases depend linearly on reliability; low, because a linear dependence could hide biases.
 # `STEEPEST` is the prior standard deviation of the slope; the slope is fitted in `LINE_ROUNDS` iterations.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
-# Low reliability does not explain choices that are more than this many standard errors away.
+# Low reliability does not explain an annotator's choices beyond this number of standard errors.
 BEYOND = 3.0
 # Largest number of Newton steps, step length below which the iteration ends, and longest step.
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
@@ -219,11 +219,11 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
 
     On a comparison of quality :math:`z \sim N(0, 1)`, the logit of annotator k's vote is :math:`s_k z` plus the known
     ``shift``, and the reliability of the annotator is :math:`a_k = s_k / \bar s`. The slopes are normally distributed
-    between annotators, with a standard deviation of :math:`\kappa` times the mean slope. A share of the annotators are
-    random responders, whose slope is 0. The result is an average over :math:`\kappa` and over the share of random
-    responders, weighted by the priors and the marginal likelihood (Laplace approximation). The prior of :math:`\kappa`
-    is half-normal with the scale ``USUAL``; the prior over the shares in ``RANDOM_SHARES`` is flat. Annotators who
-    nearly always choose the side with an attribute do not count as random responders.
+    between annotators, with a standard deviation of :math:`\kappa` times the mean slope. Some annotators are random
+    responders with a slope of 0. The result is an average over :math:`\kappa` and over the share of random responders,
+    weighted by the priors and the marginal likelihood (Laplace approximation). The prior of :math:`\kappa` is
+    half-normal with the scale ``USUAL``; the prior over the shares in ``RANDOM_SHARES`` is flat. Annotators who nearly
+    always choose the side with an attribute do not count as random responders.
 
     ``votes.delta`` contains only attributes of the responses, in standard units. ``shift`` is the known part of the
     logits, such as a bias toward the side shown first. Annotators are shrunk toward the mean of their ``group``; by
@@ -329,8 +329,8 @@ class ClassMerit(NamedTuple):
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Estimate the distribution of the apparent biases that classes have if they differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an unbiased annotator of reliability a favors that side by a
-    times m log-odds. A class c with reliability a_c therefore appears to have an additional bias:
+    If the side with the attribute is better by m log-odds, an unbiased annotator of reliability a favors this side by
+    the product of a and m. A class c with reliability a_c therefore appears to have an additional bias:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
@@ -453,7 +453,7 @@ def _maximize(
         ways = (_expand_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((candidate for candidate in ways if height(candidate) >= least), None)
-        # the step was taken, or no fraction of the step increases the likelihood
+        # no step remains: the step was taken, or no fraction of the step increases the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -512,10 +512,10 @@ class AdjustedBiases(NamedTuple):
 def find_unexplained_choices(votes: Votes) -> Bools:
     r"""Return a mask, of shape (n_annotators, n_attributes), of choices that low reliability cannot explain.
 
-    About half of the votes of an unreliable annotator are for the side with more of the attribute. Annotator k casts
-    :math:`n_k` votes, of which the share :math:`s_k` is for the side with the attribute, and the pool's share is
-    :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` is more than z = ``BEYOND``
-    standard errors outside the range from 1/2 to S:
+    About half of the votes of an unreliable annotator are for the side with more of the attribute. Of the :math:`n_k`
+    votes that annotator k casts, the share :math:`s_k` is for the side with the attribute. In the whole pool, this
+    share is :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` is more than z =
+    ``BEYOND`` standard errors outside the range from 1/2 to S:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)

@@ -2,7 +2,7 @@ r"""Empirical Bayes estimates: shrink each annotator's deviation toward the pool
 
 The posterior of an annotator's deviation can be computed in two ways. `shrink_normal` treats estimates as :math:`\hat
 d_k \sim N(d_k, s_k^2)` and assumes a normal prior for the true deviations, whose standard deviation tau is estimated
-from the same estimates. This normal model fails if annotators have only about a dozen informative votes each: estimates
+from the same estimates. The normal model fails if annotators have only about a dozen informative votes each: estimates
 are too large or even infinite, large estimates have large standard errors, and the estimate of tau is biased.
 `shrink_votes` therefore integrates the conditional likelihood over the biases. For an annotator without an estimate,
 the posterior equals the prior, and ``basis`` is ``prior``.
@@ -312,9 +312,9 @@ def _fill_missing(likelihood: TauLikelihood, known: Bools) -> tuple[Floats, Floa
 def _priors(taus: Floats) -> Floats:
     """Shares, offsets and standard deviations of the priors, which are mixtures of three normal distributions.
 
-    Each of these arrays has the shape (3, n_priors, n_taus, 1); offsets are from the center of the prior. The first
-    prior is normal. Under the other priors, a few annotators have large deviations, either around the center of the
-    other annotators or on both sides of this center.
+    The arrays of shares, offsets and standard deviations have the shape (3, n_priors, n_taus, 1). Offsets are measured
+    from the center of the prior. The first prior is normal. Under the other priors, a few annotators have large
+    deviations, either around the center of the other annotators or on both sides of this center.
     """
     parts: list[list[tuple[float, float, float]]] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
     for far, ratio in product(FAR_SHARES, FAR_RATIOS):
@@ -409,8 +409,8 @@ def _join_mixtures(parts: list[Mixture]) -> Mixture:
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
     """Average two posteriors; ``chance`` is the probability that the second posterior is correct for all annotators.
 
-    Tau is that of the more probable posterior. The interval of tau covers the intervals of all
-    posteriors with a probability above 10 %.
+    The result has the tau of the more probable posterior. The interval of tau covers the intervals of all posteriors
+    with a probability above 10 %.
     """
     both = (one, 1 - chance), (other, chance)
     likely = [shrunken for shrunken, share in both if share > 0.1]
@@ -841,9 +841,9 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     r"""Return a mask of the longest list of annotators with an expected share of false flags of at most ``fdr``.
 
     Annotators are added to the list in order of decreasing probability :math:`p_k` of a large deviation, while the mean
-    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added; without this
-    rule, a list with many certain flags would include unlikely ones. If annotators have the same probability, the list
-    contains all of them or none.
+    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added. Otherwise, a
+    list with many certain flags could include annotators whose deviation is probably small. If annotators have the same
+    probability, the list contains all of them or none.
 
     Examples
     --------

@@ -85,11 +85,11 @@ def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike 
     r"""P-value of the hypothesis that all annotators have the same bias, for each attribute.
 
     If all annotators have the same bias toward an attribute of the responses, the conditional likelihood does not
-    depend on this bias. The scores of the annotators, :math:`S_k = \sum_j d_j (y_j - p_j)`, then have mean 0 and
-    covariance V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases. The
-    test compares the statistic with the scaled chi-squared distribution :math:`c \chi^2_\nu` of mean tr V and variance
-    2 tr V^2. This test keeps its level even with few votes per annotator, unlike a likelihood ratio test with one
-    parameter per annotator.
+    depend on this bias. Under this hypothesis, the annotators' scores :math:`S_k = \sum_j d_j (y_j - p_j)` have mean 0
+    and covariance V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases.
+    The test compares the statistic with the scaled chi-squared distribution :math:`c \chi^2_\nu` of mean tr V and
+    variance 2 tr V^2. The test keeps its level even with few votes per annotator, unlike a likelihood ratio test with
+    one parameter per annotator.
 
     ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. The test of one attribute uses the biases toward
     all other attributes from ``biases``. If votes on one comparison differ in the attribute, the test uses the
@@ -336,8 +336,8 @@ def recommend(
     """Choose the bias term based on the evidence that annotators or annotator classes differ.
 
     The function chooses ``class`` if the biases of classes differ, ``shared_mean`` if only the biases of individual
-    annotators differ, and ``pooled`` otherwise. Whether annotators differ is decided by the test of one shared bias or,
-    without a test result, by the interval of tau.
+    annotators differ, and ``pooled`` otherwise. The test of one shared bias decides whether annotators differ. Without
+    a test result, the interval of tau decides.
 
     Examples
     --------
@@ -453,8 +453,8 @@ def annotator_agreement(
 ) -> AnnotatorAgreement:
     """Compute the share of co-voters who agree with each annotator.
 
-    On comparisons whose sides differ, a bias slightly lowers agreement. To exclude this effect of bias, pass only votes
-    on comparisons whose sides do not differ in any attribute.
+    On comparisons whose sides differ, a bias slightly lowers agreement. To exclude the effect of bias on agreement,
+    pass only votes on comparisons whose sides do not differ in any attribute.
 
     Examples
     --------
@@ -501,9 +501,10 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
 def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
     r"""P-value of the hypothesis that biases are toward an attribute, and not toward a correlated feature.
 
-    Attribute and feature agree if the same side has more of both; biases toward either then have the same effect. From
-    comparisons on which they agree, the function estimates the annotators' biases :math:`x_k` by one Newton step from
-    zero with shrinkage. On comparisons on which attribute and feature do not agree, the logit of a vote is
+    If the same side has more of the attribute and of the feature, attribute and feature agree, and a bias toward either
+    has the same effect. From comparisons on which attribute and feature agree, the function estimates the annotators'
+    biases :math:`x_k` by one Newton step from zero with shrinkage. If attribute and feature do not agree, the logit of
+    a vote is
 
     .. math:: x_k d + \gamma x_k (f - d)
 

@@ -48,12 +48,12 @@ class Camps(NamedTuple):
 def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     r"""Test whether quality has one dimension; the alternative is that annotators form camps of taste.
 
-    Votes are +1 or -1, minus the part that the annotator's biases explain. With one dimension of quality and
-    reliabilities :math:`v_k`, the mean product of two annotators' votes is :math:`v_k v_l`. For each pair of
+    The tests code votes as +1 or -1, minus the part that the annotator's biases explain. With one dimension of quality
+    and reliabilities :math:`v_k`, the mean product of two annotators' votes is :math:`v_k v_l`. For each pair of
     annotators, the residual is the sum of the products of their votes, minus the expected sum, divided by
     :math:`\sqrt{n_k n_l}`. Here :math:`n_k` is the number of vote pairs of annotator k with co-voters. The statistic of
-    the first test is the largest eigenvalue of the matrix of residuals. The null distribution of this eigenvalue comes
-    from votes simulated with one normally distributed quality and the same :math:`v_k`. ``suspect``, of shape
+    the first test is the largest eigenvalue of the residual matrix. The null distribution of the largest eigenvalue
+    comes from votes simulated with one normally distributed quality and the same :math:`v_k`. ``suspect``, of shape
     (n_annotators,), marks annotators who agree little with the pool. The second test asks whether the ``suspect``
     annotators agree with one another. The p-value for camps is twice the smaller p-value of the two tests.
 

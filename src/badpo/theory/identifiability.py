@@ -161,9 +161,9 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     r"""Find the range of coefficients in attribute combinations that separate an annotator's chosen and rejected sides.
 
     A combination v of attributes, with entries between -1 and 1, separates the sides if :math:`s_j\, d_j \cdot v \ge 0`
-    for all votes of an annotator. The likelihood of these votes then never decreases in the direction of v. Either the
-    maximum-likelihood theta diverges in this direction, or the votes do not distinguish the attributes in v. The rows
-    of ``toward`` are :math:`s_j\, d_j`.
+    for all votes of an annotator. The likelihood of the annotator's votes then never decreases in the direction of v.
+    Either the maximum-likelihood theta diverges in the direction of v, or the votes do not distinguish the attributes
+    in v. The rows of ``toward`` are :math:`s_j\, d_j`.
 
     Returns
     -------
@@ -340,7 +340,7 @@ def judgment_arrays(
     largest = int(annotator.max(initial=-1))
     n_annotators = largest + 1 if n_annotators is None else n_annotators
     if largest >= n_annotators or annotator.min(initial=0) < 0:
-        raise ValueError(f"annotator indices must lie between 0 and {n_annotators - 1}")
+        raise ValueError(f"annotator indices must be between 0 and {n_annotators - 1}")
     return comparison.astype(np.intp), annotator.astype(np.intp), delta, n_annotators
 
 
@@ -392,7 +392,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
-    """Solve a dense homogeneous system with every unknown; the largest absolute entry of each solution is 1."""
+    """Solve a dense homogeneous system of equations; the largest absolute entry of each solution is 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)

@@ -308,7 +308,7 @@ def shared_bias_intervals(
     shared_bias: Sequence[float],
     clusters: ArrayLike,
 ) -> list[Interval]:
-    r"""Shared bias with its 95 % confidence intervals, clustered by ``clusters`` (the prompt of each vote).
+    r"""Shared bias with 95 % confidence intervals, clustered by ``clusters`` (the prompt of each vote).
 
     .. math:: \hat\theta - \theta \approx -\Bigl(\sum_j w_j \ell''_j d_j d_j^\top + \operatorname{diag} p\Bigr)^{-1}
         \sum_j w_j \ell'_j d_j

@@ -109,7 +109,7 @@ def shift_to_targets(
 ) -> Floats:
     r"""Compute the shifts with which the rates of all attributes equal their targets.
 
-    The shifts minimize a convex function, whose gradient is the rates minus the targets:
+    The shifts minimize a convex function, whose gradient is the difference between the rates and the targets:
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
