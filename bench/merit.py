@@ -1,7 +1,7 @@
 """Measure BA-DPO if an attribute may be merit, and if there is no bias: `python -m bench.merit`.
 
 The corpora, models and votes are those of `bench.defaults`. In the corpus with merit, responses signed by a woman
-contain one more good word, and the annotators value this word. A fifth of the comparisons are swap pairs: two equal
+contain two more good words, and the annotators value these words. A fifth of the comparisons are swap pairs: two equal
 responses with different names. Three of twelve annotators have no bias. In the corpora without bias, the votes depend
 on quality alone, but the attribute is declared.
 """
