@@ -326,7 +326,7 @@ def test_one_team_and_pairs_of_people_are_not_taken_apart():
 def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
     table = votes(600, 12, spread=0.9, class_gap=1.5)[0]
     told = audit(table, [Length()])
-    assert not codes(told) & {"W410"} and "flags for a bias are adjusted for" in " ".join(
+    assert not codes(told) & {"W410"} and "Flags for a bias are adjusted for" in " ".join(
         str(told).split()
     )
     differs = table["response_a"].str.startswith(LONG) ^ table["response_b"].str.startswith(LONG)
@@ -336,7 +336,7 @@ def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
         assert "W410" in codes(told) and how in str(told)
         told = " ".join(str(told).split())
         assert "Annotators may differ in reliability rather than in bias" in told
-        assert "flags for a bias are adjusted" not in told
+        assert "Flags for a bias are adjusted" not in told
     many = votes(1500, 30, spread=0.0)[0]
     many["prompt"] = many["comparison_id"]
     calm = codes(audit(many.drop(columns="prompt_id"), [Length()]))
@@ -407,7 +407,7 @@ def test_the_scale_of_numbers_moves_no_lean_and_a_few_absurd_ones_little():
     assert small.annotators["flag"].any()
     units = [one.summary["pool"]["size"]["unit"] for one in (small, large)]
     assert units == pytest.approx([0.05, 500], rel=0.1)
-    assert "W414" not in codes(small) and "between the responses (0.0" in " ".join(str(small).split())
+    assert "W414" not in codes(small) and "between two responses (0.0" in " ".join(str(small).split())
     clean, wrong = (audit(sized(n_outliers=n, outlier=5000.0), [SIZE]) for n in (0, 6))
     (told,) = [row for row in wrong.warnings if row["code"] == "W414"]
     for part in ("24 judgments differ by more than 3 times", "largest difference 5.00e+03"):
