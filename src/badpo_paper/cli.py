@@ -46,7 +46,7 @@ def demo(
     ),
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a small model by DPO and by BA-DPO on biased votes, and compare the learned bias.
+    """Train a small model with DPO and with BA-DPO on biased votes, and compare the learned biases.
 
     The demo takes a few minutes and needs neither a GPU nor a network.
     """
@@ -218,7 +218,7 @@ def corpus_style(
     seed: int = Option(0, help="Random seed of the biases and votes."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Simulate votes of 40 annotators who are biased toward length and Markdown, on the bundled answers."""
+    """Simulate the votes of 40 annotators, biased toward length and Markdown, on the bundled answers."""
     from badpo_paper.datasets import write_style_votes
 
     _print_simulated(write_style_votes(out, n, seed), out, as_json)

@@ -51,7 +51,7 @@ class CorpusStage(Stage):
         """Responses on which the reference is trained, one per comparison; None stands for the majority winners.
 
         In a signed corpus, the responses get new signatures, drawn uniformly from four groups of names (gender by
-        race). This makes the reference balanced, so only preference training can introduce a bias.
+        race). With the new signatures, the reference is balanced, so only preference training can introduce a bias.
         """
         return (
             resign(choose_majority_responses(self.train), seed=0)

@@ -55,8 +55,8 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
     def split_placebo(self) -> Judgments:
-        """Return the training judgments of the placebo, split by prompt like `split`."""
-        assert self.placebo is not None, "only simulated votes can be simulated again without biases"
+        """Return the training judgments of the placebo, which have the same prompts as those of `split`."""
+        assert self.placebo is not None, "only simulated votes have a placebo"
         return self.placebo.split(self.held_out, seed=0)[0]
 
 

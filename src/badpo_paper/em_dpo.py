@@ -1,8 +1,8 @@
 r"""Fit EM-DPO: latent types of annotators, one policy per type, and a mixture of policies with MinMax-DPO weights.
 
 In each round, EM-DPO trains one policy for every type, starting from the reference. A judgment is weighted by the
-probability that its annotator has the type. EM-DPO then updates these probabilities, using the likelihood of held-out
-votes under each policy.
+probability that its annotator has the type. EM-DPO then updates the type probabilities of the annotators, using the
+likelihood of held-out votes under each policy.
 """
 
 import shutil
@@ -126,7 +126,7 @@ def cluster_annotators(table: csr_array, n_types: int, seed: int) -> Ints:
 
 
 def _vote_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Return the margin of the response that each vote chose under each type's policy, shape (n_votes, n_types)."""
+    """Return the margin of each chosen response under each type's policy, as an array of shape (n_votes, n_types)."""
     votes = judgments.votes
     return np.asarray(votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]])
 
@@ -152,7 +152,7 @@ def estimate_probabilities(margins: ArrayLike, judgments: Judgments, share: Arra
 
 
 def solve_minmax(log_ratios: ArrayLike) -> Floats:
-    r"""Find the weights of the types' policies in a mixture that minimize the largest regret of any type.
+    r"""Find the mixture weights of the types' policies that minimize the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
         L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
@@ -182,7 +182,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     objective, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
     # first program: minimize the largest regret
     least = linprog(objective, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
-    # second program: among solutions with this regret, minimize the largest distance between a weight and 1 / n
+    # second program: among solutions with the smallest regret, minimize the largest distance of a weight from 1 / n
     constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
@@ -277,7 +277,7 @@ def fit_types(
 
 
 def split_votes(annotator: Ints, seed: int) -> Ints:
-    """Randomly split the votes of each annotator into halves 0 and 1; half 0 gets the extra vote of an odd number."""
+    """Randomly split the votes of each annotator into halves 0 and 1; if the number is odd, half 0 is larger."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     shuffled = pd.Series(annotator).iloc[order]
     return np.asarray((shuffled.groupby(shuffled).cumcount() % 2).sort_index().to_numpy())
@@ -290,7 +290,7 @@ def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, prog
     """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture, unless already done.
 
     A mixture answers each prompt with one of its policies, so the readouts of a mixture are weighted means of the
-    readouts of its policies. To predict a vote, the type probabilities of the annotator are used. ``types`` in the
+    readouts of its policies. A vote is predicted from the type probabilities of its annotator. ``types`` in the
     readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
     probable. The policy of type k has the run folder ``folder/type<k>``.
     """

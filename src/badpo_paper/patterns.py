@@ -18,7 +18,7 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# Verdicts in order of precedence. The verdict on a pattern is the first of these that any of its checks has.
+# Verdicts in order of precedence. The verdict on a pattern is the first of these verdicts that any of its checks has.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

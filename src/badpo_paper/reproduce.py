@@ -74,8 +74,8 @@ def make_reproduction(
         ]
         if scale == "tiny" and suite not in replaceable:
             raise ConfigError(
-                f"--data: {suite} has no votes that a file can replace at scale tiny; a table of votes can replace "
-                f"the votes of {', '.join(replaceable)}"
+                f"--data: at scale tiny, a file cannot replace the votes of {suite}; it can replace the votes of "
+                f"{', '.join(replaceable)}"
             )
         if not data.exists():
             raise ConfigError(f"--data: the file {data} does not exist")

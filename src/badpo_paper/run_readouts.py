@@ -44,8 +44,7 @@ from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interva
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.corpus_stage import CorpusStage
 
-# Maximum number of tokens that the judge reads, as in the paper; longer answers are truncated before the closing
-# tokens.
+# Maximum number of tokens that the judge reads, as in the paper. The answers in longer conversations are truncated.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
 
@@ -75,7 +74,7 @@ def measure_run(
 
 
 def _measure_style(policy: PolicyReading, stage: CorpusStage) -> dict[str, Figures]:
-    """Measure the rate in the answers of each attribute that is measured on a single response."""
+    """Measure the rate of each response attribute in the answers."""
     return {
         attribute.name: style_rates(
             attribute_values(attribute, stage.dataset.prompts, policy.written),

@@ -70,8 +70,8 @@ class PlannedRun:
 class Reproduction:
     """The suites to run, with their scale, seeds and output folder.
 
-    ``data`` is a local file to use instead of a corpus. At the scale ``tiny``, it may be any table of votes. At the
-    scale ``paper``, it contains rows of a public corpus: MultiPref if a suite uses length or Markdown, and
+    ``data`` is a local file to use instead of a corpus. At the scale ``tiny``, the file may be any table of votes. At
+    the scale ``paper``, the file contains rows of MultiPref if a suite uses length or Markdown, and rows of
     UltraFeedback otherwise.
     """
 
@@ -133,8 +133,8 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
 
     If another process is training a run, the function leaves this run to the end and waits for the other process. The
     function raises a `ConfigError` if a folder contains a run with other data or settings, or if a worker process was
-    killed. It raises a `DataError` if the votes of a corpus cannot be used, or if an evaluation prompt is also a
-    training prompt.
+    killed. The function raises a `DataError` if the votes of a corpus cannot be used, or if an evaluation prompt is
+    also a training prompt.
     """
     n_done, n = 0, len(reproduction.runs)
 
@@ -158,13 +158,13 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
                         progress(f"runs: {n_done} of {n} done", n_done / n)
     except TerminatedWorkerError as error:
         raise ConfigError(
-            "a training process was killed by another program or by the system; finished runs are complete; run the "
-            "command again to continue"
+            "another program or the system killed a training process; finished runs are kept, so run the command "
+            "again to continue"
         ) from error
 
 
-# Caches of the latest corpus stage and of the latest policy to anchor, whose answers consecutive runs share. Each cache
-# has only one entry, because the models are large.
+# Caches of the latest corpus stage and of the latest policy to anchor, whose answers consecutive runs share.
+# Each cache has only one entry, because the models are large.
 _STAGES: dict[tuple[object, ...], CorpusStage] = {}
 _BENCHES: dict[tuple[object, ...], Bench] = {}
 
@@ -225,7 +225,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
     source_folder = folder.parent / f"{offset.source.name}-s{seed}"
     if not (source_folder / RUN_SEAL).exists():
         raise ConfigError(
-            f"{source_folder} contains no finished run, but {folder.name} is anchored from this run; train "
+            f"{folder.name} is anchored from the run {source_folder}, which is not finished; train "
             f"{source_folder.name} first"
         )
     require_undamaged(source_folder)
@@ -236,8 +236,8 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
     if anchor_folder.read_result() is None:
         if (folder / RUN_SEAL).exists():
             raise ConfigError(
-                f"{folder} contains an anchored run with other settings or a damaged anchored run; remove the folder "
-                "to anchor again, or give another --out"
+                f"{folder} contains an anchored run that is damaged or has other settings; remove the folder to "
+                "anchor again, or choose another --out"
             )
         key = (source.stage, source.policy_key, source.reference_key, seed)
         bench = _cache_last(_BENCHES, key, lambda: Bench(source, anchor, progress))
@@ -277,8 +277,8 @@ def read_state(folder: Path) -> str:
 def require_inputs(reproduction: Reproduction) -> None:
     """Check all models, judges and corpora of the runs before training, and raise `ConfigError` with all problems.
 
-    The function trains nothing and reads no weights. For a public corpus, it logs a comparison of the statistics with
-    the published statistics.
+    The function trains nothing and reads no weights. For a public corpus, the function logs a comparison of the
+    statistics with the published statistics.
     """
     scale, corpora = reproduction.scale, reproduction.corpora
     names = (scale.keys[corpus.model].get("model_name_or_path") for corpus in corpora)

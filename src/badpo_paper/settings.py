@@ -35,8 +35,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# Pattern by which the tokenizer splits texts: words or numbers with a preceding space, punctuation, line breaks,
-# spaces.
+# Pattern for splitting texts before tokenization: words, numbers, punctuation, line breaks, and other spaces.
 _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
 
 
@@ -86,8 +85,8 @@ def build_model(
 
     The default model has about 0.44 million parameters. The model has half as many key-value heads as query heads, tied
     input and output embeddings, and a context window of 512 tokens. The weights are initialized with a standard
-    deviation of 0.05. At the default width, the model then trains much faster than with the usual 0.02, because the
-    rows of a weight matrix have a norm near one.
+    deviation of 0.05. At the default width, training with this standard deviation is much faster than with the usual
+    0.02, because the rows of a weight matrix have a norm near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -135,9 +134,9 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# The number of steps, the batch size, the warm-up and the learning rate of theta are the paper's. The learning rate of
-# the policy follows a rule in docs/reproduce.md. Each step uses all four votes on each of its comparisons, which halves
-# the cost of a step.
+# The number of steps, the batch size, the warm-up and the learning rate of theta are the same as in the paper.
+# The learning rate of the policy follows a rule in docs/reproduce.md.
+# Each step uses all four votes on each of its comparisons, which halves the cost of the step.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
@@ -157,9 +156,9 @@ TINY: Keys = {
         "learning_rate": 3e-3,
     },
 }
-# The demo trains on each vote once, and fits theta as `badpo train` does by default. In the demo's 200 steps, Adam with
-# the paper's learning rate could not reach the planted theta. The learning rate of the policy follows a rule in
-# docs/reproduce.md, as at the scale ``tiny``.
+# The demo trains on each vote once, and fits theta as `badpo train` does by default.
+# In the demo's 200 steps, Adam with the paper's learning rate could not reach the planted theta.
+# As at the scale ``tiny``, the learning rate of the policy follows a rule in docs/reproduce.md.
 DEMO = {
     **TINY,
     "per_device_train_batch_size": 64,

@@ -69,7 +69,7 @@ ARMS: dict[str, Arm] = {
     "pooled_warm": Arm(bias="pooled", warm_start="offline"),
     "shared_mean_warm": Arm(bias="shared_mean", warm_start="offline"),
     "declared_subset": Arm(bias="pooled", declared="first"),
-    # Baselines. For each of them, docs/arms.md describes the method and how it differs from the published code.
+    # Baselines. docs/arms.md describes each baseline and its differences from the published code.
     "rdpo": Arm(bias="none", declared="length_tokens", fixed=0.005),
     "rdpo_strong": Arm(bias="none", declared="length_tokens", fixed=0.02),
     "sampo": Arm(bias="none", objective="sampled_tokens"),
@@ -89,9 +89,11 @@ ARMS: dict[str, Arm] = {
 # -- parts of a suite --------------------------------------------------------------------------------------------------
 
 # Meaning of the number after the plus-minus sign in a cell:
-# "t95": half the width of Student's 95 % confidence interval over seeds; "sd": one standard deviation over seeds;
-# "mean": no number after the mean; "prompts95": half the width of the 95 % confidence interval clustered by prompt;
-# "none": the value in the cell is not a mean over seeds.
+# "t95": half-width of Student's 95 % confidence interval over seeds.
+# "sd": one standard deviation over seeds.
+# "mean": no number after the mean.
+# "prompts95": half-width of the 95 % confidence interval clustered by prompt.
+# "none": no number, because the value in the cell is not a mean over seeds.
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 
@@ -188,8 +190,8 @@ class Row:
 # ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the most annotators, ``.1`` the next type.
 # ``anchor:PLACE`` is a place in ``anchor.json``.
 Columns = Mapping[str, str]
-# Beginning of a column's source -> number of decimals; columns with other sources have three decimals. Negative numbers
-# stand for percentages: -1 for no decimals, and -2 for one decimal.
+# Beginning of a column's source -> number of decimals; columns with other sources have three decimals.
+# Negative numbers stand for percentages: -1 for no decimals, and -2 for one decimal.
 PERCENT, PERCENT1 = -1, -2
 PLACES = {
     "removed:": PERCENT,
@@ -260,7 +262,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Suite:
-    """One or more tables of the paper with the same topic.
+    """One or more tables of the paper on the same topic.
 
     Attributes
     ----------

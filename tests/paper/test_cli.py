@@ -89,7 +89,7 @@ def test_ultrafeedback(tmp_path):
         (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, paper'),
         (
             ("names", "--data", "votes.csv", "--dry-run"),
-            "at scale tiny; a table of votes can replace the votes of multipref-length",
+            "at scale tiny, a file cannot replace the votes of names; it can replace the votes of multipref-length",
         ),
         (("attributes", "--data", "votes.csv", "--dry-run"), "votes.csv does not exist"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),

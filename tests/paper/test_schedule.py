@@ -173,7 +173,9 @@ def test_anchored_runs_are_made_once_and_appear_in_the_table(tmp_path, monkeypat
     assert run() == table and len(rounds) == 4
     # an anchor with another target does not replace the files in the folder
     other = replace(EXACT, offset=Offset(DPO, 0.6, rounds=1))
-    with pytest.raises(ConfigError, match="contains an anchored run with other settings"):
+    with pytest.raises(
+        ConfigError, match="contains an anchored run that is damaged or has other settings"
+    ):
         execute(small(tmp_path, suite(other), **FRESH), silent)
 
 

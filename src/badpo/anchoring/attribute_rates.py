@@ -114,8 +114,7 @@ def whole_name_logps(
         for longer in (i for token, i in onward.items() if token in closing):
             complete[:, column] -= np.exp(logps[:, longer, n])
     with np.errstate(divide="ignore"):
-        # if the policy always writes a longer name, the probability of the shorter name is a rounding error and may be
-        # negative
+        # if the policy always writes a longer name, the probability of the shorter name may be slightly negative
         whole: Floats = logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
     return whole
 

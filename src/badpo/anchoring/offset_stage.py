@@ -58,8 +58,7 @@ class StageSettings:
     max_prompt_length: int | None = None
 
 
-# Token ids of a prompt and an answer, and the positions at which training should not change the next-token
-# distribution.
+# Token ids of a prompt and an answer, and the positions at which training should not change the next token.
 KeptAnswer = tuple[Ints, Ints]
 
 
@@ -72,8 +71,7 @@ def find_kept_positions(
     for other in map(list, counterfactuals):
         n_before = len(commonprefix([answer, other]))
         n_after = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
-        # if the counterfactual only inserts tokens, the original answer differs from it at the token after the
-        # insertion
+        # if the counterfactual only inserts tokens, exclude the token of the answer that follows the insertion
         is_kept[n_before : max(len(answer) - n_after, n_before + 1)] = False
     return np.array(prompt + answer), np.flatnonzero(is_kept) + len(prompt) - 1
 
@@ -273,8 +271,8 @@ def _counterfactuals(
     return [(text, other) for other in others if other != text]
 
 
-# Range of plausible slopes. A slope outside this range is noise, caused by nearly equal intended shifts, and is
-# replaced by slope 1.
+# Range of plausible slopes. A slope outside this range is replaced by slope 1.
+# Such a slope is noise, which is caused by nearly equal intended shifts.
 SLOPES = (0.4, 2.5)
 
 

@@ -182,7 +182,7 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
             origin=f"training prompts of the run, because only {len(unseen)} prompts were held out",
         )
     return Prompts(
-        # the report uses held-out prompts, so the training prompts in split.report are not needed for it
+        # the report uses held-out prompts, so training can also use the prompts in split.report
         fresh=[*split.fresh, *split.report],
         find=split.find,
         report=_shuffled(unseen)[:N_REPORT],

@@ -80,8 +80,8 @@ def raising_config_errors() -> Iterator[None]:
 # Number of answers to each report prompt.
 # With four answers to each prompt, the share of signed answers has a standard error of one or two percent.
 ANSWERS_EACH = 4
-# Maximum number of draws for one prompt in rejection sampling; if all draws are rejected, the source's own answer is
-# kept.
+# Maximum number of draws for one prompt in rejection sampling.
+# If all draws are rejected, the answer of the source policy is kept.
 MOST_DRAWS = 64
 # Minimum share of signed answers; if the share is lower, the rates of names describe too few of the policy's answers.
 FEWEST_SIGNED = 0.05

@@ -55,8 +55,7 @@ def pad_rows(
     return ids.to(device), mask.to(device)
 
 
-# Initial number of candidate tokens in nucleus sampling; it is increased if the candidates' total probability is below
-# top-p.
+# Initial number of candidate tokens in nucleus sampling, which is increased until their probability reaches top-p.
 NUCLEUS_START = 64
 
 
@@ -204,8 +203,8 @@ def token_limits(config: PreTrainedConfig, prompts: Sequence[TokenIds], max_new_
     if (lengths >= limit).any():
         first = int(np.argmax(lengths >= limit))
         raise ValueError(
-            f"prompt {first} has {lengths[first]} tokens and the model has {limit} positions, so no position is left "
-            "for an answer; shorten the prompt"
+            f"prompt {first} has {lengths[first]} tokens and the model has {limit} positions, so there is no room for "
+            "an answer; shorten the prompt"
         )
     return np.minimum(max_new_tokens, limit - lengths).astype(int)
 

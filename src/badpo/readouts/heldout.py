@@ -32,11 +32,11 @@ from badpo.training.reference import ReferenceCache
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figures]:
-    """Compute the share of same-group and of cross-group votes that the margins predict correctly, by attribute.
+    """Compute the share of same-group votes and of cross-group votes that the margins predict correctly, by attribute.
 
     A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
-    regardless of its training weight. The key "any" has the figures of votes on comparisons that are cross-group for
-    any attribute.
+    regardless of its training weight. The key "any" contains the figures for comparisons that are cross-group for at
+    least one attribute.
 
     References
     ----------
@@ -141,7 +141,7 @@ class PromptSums(TypedDict):
 def measure_tilt(
     margins: ArrayLike, judgments: Judgments
 ) -> tuple[dict[str, dict[str, str | float | Figures | None]], dict[str, PromptSums]]:
-    r"""Compute the policy's tilt toward each attribute in log-odds, and its sums by prompt for comparing two policies.
+    r"""Compute the policy's tilt toward each attribute in log-odds, and the sums by prompt for paired differences.
 
     .. math:: t = \frac{\sum_c d_c u_c}{\sum_c d_c^2}
 
@@ -265,7 +265,7 @@ def _summarize_by_class(
     summarize: Callable[[Floats, Ints], Interval],
     judgments: Judgments,
 ) -> dict[str, dict[str, Figures]]:
-    """Average values and nats over the cross-group votes of each attribute, for all annotators and by class."""
+    """Average the values and the losses (nats) of cross-group votes by attribute, over all annotators and by class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]

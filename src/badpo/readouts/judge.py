@@ -27,8 +27,8 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
-# Maximum number of tokens in a conversation, as in the training of the paper's reward models; a model with a shorter
-# context window has a lower limit.
+# Maximum number of tokens in a conversation, as in the training of the paper's reward models.
+# If a reward model has a smaller context window, the size of the window is the limit.
 LONGEST = 16_384
 # Number of conversations in a forward pass.
 BATCH = 8
@@ -72,13 +72,13 @@ def require_judge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, na
     """Return a model and its tokenizer as a judge; raise `ConfigError` if the two cannot score conversations."""
     if tokenizer.chat_template is None:
         raise ConfigError(
-            f'the reward model "{name}" has no chat template, so the format of its conversations is not known; '
+            f'the reward model "{name}" has no chat template, so the format of its conversations is unknown; '
             "set tokenizer.chat_template to the template with which the model was trained"
         )
     if model.config.num_labels != 1:
         raise ConfigError(
-            f'the reward model "{name}" has {model.config.num_labels} outputs, but a score is one number; name a model '
-            "with num_labels 1"
+            f'the reward model "{name}" has {model.config.num_labels} outputs, but a score is one number; choose a '
+            "model with num_labels=1"
         )
     return Judge(model, tokenizer)
 
@@ -158,8 +158,8 @@ def _cut_answer(
     n_around = len(_encode_conversation(tokenizer, prompt, ""))
     if n_around >= limit:
         raise ValueError(
-            f"prompt {row} has {n_around} tokens and the judge reads at most {limit}, so no token of the answer is "
-            "left to score; set a larger max_length, or leave out the prompt"
+            f"prompt {row} has {n_around} tokens and the judge reads at most {limit}, so there is no room for the "
+            "answer; set a larger max_length, or exclude the prompt"
         )
     # the closing text of the chat template is the common suffix of two conversations with different answers
     reversed_texts = [_render_conversation(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]

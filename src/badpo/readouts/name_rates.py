@@ -1,9 +1,8 @@
 """Compute the probability that a policy signs its answers with each name.
 
-The same answers of the reference are given to each policy, which then assigns a probability to each first name after
-each answer. Name probabilities are better than counts of sampled signatures, because such counts saturate and depend on
-the decoder. At temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one
-group.
+Every policy reads the same answers of the reference and assigns a probability to each first name after each answer.
+Name probabilities are better than counts of sampled signatures, because such counts saturate and depend on the decoder.
+At temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +33,8 @@ def name_token_ids(
     for place, ids in enumerate(token_ids):
         if not ids or token_ids.index(ids) < place:
             raise ValueError(
-                f"the name {names[place]!r} has no tokens of its own, only {ids}; "
-                "leave out the name, or use a tokenizer that distinguishes the names"
+                f"the tokens {ids} do not distinguish the name {names[place]!r} from the other names; "
+                "remove the name, or use another tokenizer"
             )
     return shared, token_ids
 
@@ -59,13 +58,13 @@ def trim_contexts(
 
 
 def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the tokens that begin with a space; after a first name, such a token begins a surname."""
+    """Return the ids of all tokens that begin with a space; after a first name, such a token begins a surname."""
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass. If several
-# sequences continue a context, the context's tokens count once for each sequence.
+# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass.
+# If several sequences continue a context, the context's tokens count once for each sequence.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
 

@@ -89,7 +89,7 @@ def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
 def prompt_numbers(generations: Sequence[Generation]) -> Ints:
     """Return the index of each answer's prompt among the distinct prompts, as an array of shape (n_generations,).
 
-    Answers to the same prompt are not independent, so intervals are clustered by these indices.
+    Answers to the same prompt are not independent, so intervals are clustered by prompt.
     """
     return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
@@ -154,7 +154,7 @@ def kl_per_token(
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
 ) -> Figures:
-    r"""Estimate the KL divergence of a policy from the reference on the policy's own answers, clustered by prompt.
+    r"""Estimate a policy's KL divergence from the reference on its own answers, with clustered standard errors.
 
     The estimate is the mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over the sampled
     tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are at temperature 1,

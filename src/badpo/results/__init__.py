@@ -1,1 +1,1 @@
-"""Draw tables, charts and pages from files alone. This package imports no model."""
+"""Make tables, charts and pages from saved results. This package imports no model."""

@@ -1,6 +1,6 @@
 """Write the findings of an audit as sentences: pooled bias, certainty, unknowns and advice.
 
-The sentences are in `audit_sentences.jinja`. This module decides which of the sentences apply.
+The sentences are in `audit_sentences.jinja`. This module decides which of these sentences apply to the audit.
 """
 
 import math
@@ -49,9 +49,9 @@ def is_sure(row: audit_json.LogOddsRow) -> bool:
 def decide(row: audit_json.AttributeRow, pool: audit_json.PoolRow | None) -> audit_json.Decision:
     """Decide whether the bias toward an attribute is significant, and what to advise.
 
-    The other declared attributes explain a significant bias if the bias is not significant after adjusting for these
-    attributes. The advice is "declare" if annotators differ, or if the pooled bias is significant and not explained.
-    The advice is "watch" if the bias is large but not significant, or if the bias is explained.
+    The other declared attributes explain a significant bias if the bias is no longer significant after adjusting for
+    them. The advice is "declare" if annotators differ, or if the pooled bias is significant and not explained. The
+    advice is "watch" if the bias is large but not significant, or if the bias is explained.
     """
     is_significant, is_large = (
         is_sure(row),

@@ -1,4 +1,4 @@
-"""Write the two pages of an audit: a page that may be shared, and a page about individual annotators that may not.
+"""Write the two pages of an audit: one that may be shared, and one about individual annotators that must stay private.
 
 `shareable` prepares all content of the page that may be shared. This function omits figures about fewer than five
 people, and figures whose sums and differences (of up to four figures) reveal the votes of fewer than five people. It
@@ -61,12 +61,11 @@ from badpo.results.formatting import (
 
 # Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Rounding steps of estimates, each with the largest share of the votes that one person may have cast. If a person cast
-# a share w of all votes, removing these votes changes the pool's win rate by w times the difference between the pool's
-# and the person's win rate. Two pages, with and without these votes, whose log-odds are rounded to a step s, reveal the
-# person's win rate with an error of about s / (10 w). With step 0.01 (w up to 0.5 %) or step 0.05 (w up to 2 %),
-# guessing that the person has the pool's win rate is almost as accurate. tests/results/test_audit_page.py checks these
-# numbers.
+# Rounding steps of estimates, each with the largest share of the votes that one person may have cast.
+# If a person cast a share w of all votes, removing them changes the pool's win rate by w times (pool's - person's).
+# Two pages, with and without these votes, rounded to step s, reveal the person's win rate up to about s / (10 w).
+# At step 0.01 (w up to 0.5 %) or 0.05 (w up to 2 %), the pool's win rate is an almost equally good guess.
+# tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
 # In smaller pools, rounding does not protect a person's votes from a reader of two pages, with and without this person.
 FEWEST_HIDDEN = 50

@@ -22,8 +22,8 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Threshold for DPO's excess tilt, in log-odds. The removed share of a smaller excess tilt is mostly noise. Smaller
-# errors in theta are accepted.
+# Threshold for DPO's excess tilt, in log-odds. The removed share of a smaller excess tilt is mostly noise.
+# Errors in theta that are smaller than this threshold are accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # an arm may overshoot the target by this share of DPO's excess tilt
 HALF = 0.5  # if an arm removes a smaller share, the outcome is "partly removed"
@@ -163,7 +163,7 @@ def _check_tilt(suite: MeasuredRuns, name: str, kind: str) -> BiasCheck:
 
 
 def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
-    """Compare the target's distance from an arm that learns theta with its distance from DPO."""
+    """Check whether an arm that learns theta is nearer to the target than DPO is."""
     reports = (_theta_problem(run, check.name, check.small) for run in suite.of(arm))
     problems = [report for report in reports if report][:1]
     if check.excess is None:
@@ -215,7 +215,7 @@ def _slower(run: Run) -> str:
 
 
 def train_more_command(run: Run, kl: float, excess_tilts: float = 0.0) -> str:
-    """Return the command that trains at a higher rate or for more steps, to change the policy enough for a verdict.
+    """Return the command that trains with a higher learning rate or more steps, so that a verdict becomes possible.
 
     ``excess_tilts`` is DPO's excess tilt in units of `SMALL`. The command aims at the paper's KL divergence or at an
     excess tilt of three units, whichever needs the smaller change.
@@ -225,8 +225,7 @@ def train_more_command(run: Run, kl: float, excess_tilts: float = 0.0) -> str:
         return ""
     if kl > KL_OF_PAPER:
         return _again(run, "--max_steps", f"{3 * training.steps}") if training.steps else ""
-    # for small changes, the KL divergence is proportional to the squares of the learning rate and of the number of
-    # steps
+    # for small changes, the KL divergence is proportional to (learning rate * number of steps) squared
     steps = training.steps or FEW_STEPS
     more_steps = 5 if steps < FEW_STEPS else 1
     factor = math.sqrt(KL_OF_PAPER / max(kl, 1e-9)) / more_steps

@@ -81,8 +81,8 @@ class Level:
 class DotPanel:
     """A chart with labelled rows of estimates and intervals; ``label`` describes the chart to screen readers.
 
-    ``notes`` is the heading above the notes of the rows. If it is given, the rows are dense and end with their notes;
-    otherwise, each lane ends with its value, formatted by ``number``.
+    ``notes`` is the heading above the notes of the rows. If ``notes`` is given, the rows are dense and end with their
+    notes. Otherwise, each lane ends with its value, formatted by ``number``.
     """
 
     title: str

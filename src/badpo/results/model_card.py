@@ -1,7 +1,7 @@
 """Write the model card of a trained run: declared attributes, anchor, measurements and limits.
 
-The model card contains only aggregates. It names no annotator and contains no mean over fewer than five annotators,
-because such a mean would reveal individual biases.
+The model card contains only aggregates. The model card names no annotator and contains no mean over fewer than five
+annotators, because such a mean would reveal individual biases.
 """
 
 import math

@@ -52,8 +52,7 @@ _READ = (
     "environment.json",
 )
 _Z = float(ndtri(0.975))
-# If a policy's log-probability minus the reference's is below this value, in nats per token, training made all
-# responses less likely.
+# If a policy's log-ratio to the reference is below this value, in nats per token, all responses became less likely.
 FAR_BELOW = -0.3
 _LARGEST = 1e12  # larger values are rejected, because no metric has them and charts cannot draw them
 _Number = Annotated[float, Field(allow_inf_nan=False, ge=-_LARGEST, le=_LARGEST)] | None
@@ -435,8 +434,8 @@ class MeasuredRuns:
         """Return the paired difference between two arms in a metric such as "tilt/length".
 
         The result is None if the arms were not measured on the same rows. With one seed, the interval of the difference
-        is clustered by prompt. With several seeds, it is a Student's t interval over seeds. The tilt of the reference
-        is zero.
+        is clustered by prompt. With several seeds, the interval of the difference is a Student's t interval over seeds.
+        The tilt of the reference is zero.
         """
         differences = self._differences(arm, other, key)
         return _combine_seeds({seed: ratio_of_sums(*sums) for seed, sums in differences.items()})
@@ -444,8 +443,8 @@ class MeasuredRuns:
     def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
         """Return the share of the difference between DPO and the target that an arm removed, with its interval.
 
-        The values of the arm, DPO and the target are paired by row. If they were measured on different rows, the result
-        is None.
+        The values of the arm, DPO and the target are paired by row. If the values were measured on different rows, the
+        result is None.
         """
         removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
         shares = {
@@ -588,7 +587,7 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
 
 
 def _distinguish_runs(runs: Sequence[Run]) -> list[Run]:
-    """Make the arms of runs with the same arm and seed unique, by adding the folder name to all but the first arm."""
+    """If runs have the same arm and seed, append the folder name to the arm of all but the first of these runs."""
     found: list[Run] = []
     known: set[tuple[str, int]] = set()
     for run in sorted(runs, key=lambda run: not run.is_named_after_arm):

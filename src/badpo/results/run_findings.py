@@ -1,6 +1,6 @@
 """Write findings about trained runs as sentences: anchors, attribute rates, and the length of each arm's answers.
 
-The sentences are in `run_sentences.jinja`. This module decides which of the sentences apply.
+The sentences are in `run_sentences.jinja`. This module decides which of these sentences apply to the runs.
 """
 
 from dataclasses import dataclass

@@ -118,8 +118,7 @@ def page_notices(suite: MeasuredRuns) -> list[str]:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 PAPERS_SHARE = "removed (paper)"
-# A table cell: the texts of a value and of its 95 % confidence interval; a text is empty if it is unknown or
-# irrelevant.
+# A table cell: the value and its 95 % confidence interval as texts, each of which is empty if there is none.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
 Columns = list[tuple[str, tuple[str, ...]]]  # name of each group of columns, and names of its columns
@@ -294,7 +293,7 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
             "The rate of an attribute is computed from the policy\u2019s probabilities at the position that decides "
-            "the attribute, after the reference\u2019s own answer, which is the same for every arm. Rates in sampled "
+            "the attribute. Every arm reads the same answer of the reference before this position. Rates in sampled "
             "answers saturate earlier."
         )
     caption = f"{how_read} The dashed line is the rate of the reference. {_interval_note(suite)}"
@@ -317,7 +316,7 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "chance")
         what = title, "share of votes predicted", level, ("votes", name, "all")
         panels.append(_arm_panel(suite, *what, number=_three))
-    ceiling = "The planted ceiling uses the planted theta instead of the learned theta, averaged over all arms. "
+    ceiling = "The planted ceiling uses the planted theta instead of the learned theta and is a mean over all arms. "
     note = ceiling * suite.is_planted + _interval_note(suite)
     return dot_figure("Votes predicted", _on_one_axis(panels), note)
 

@@ -71,7 +71,7 @@ def signing_prompts() -> list[str]:
 
 
 def fresh_prompts() -> list[str]:
-    """Return 3,000 questions for policies to answer. These questions do not occur in the scored pairs."""
+    """Return 3,000 questions for policies to answer. The questions do not occur in the scored pairs."""
     return [question.prompt for question in _all_questions()[N_SIGNING : N_SIGNING + N_FRESH]]
 
 
@@ -80,7 +80,7 @@ def select_questions(n: int, seed: int) -> list[Question]:
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
         raise ValueError(
-            f"the bundled corpus has {len(rest):,} scored questions, not {n:,}; ask for fewer questions"
+            f"the bundled corpus has only {len(rest):,} scored questions; request at most this number, not {n:,}"
         )
     if seed != 0:
         random.Random(seed).shuffle(rest)

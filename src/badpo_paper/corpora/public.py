@@ -234,16 +234,15 @@ ULTRAFEEDBACK = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # The revision is pinned, because other revisions have different rows, from which the same shuffle draws other
-    # pairs.
+    # The revision is pinned, because the same shuffle draws other pairs from the rows of another revision.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 ULTRAFEEDBACK_TEST = ULTRAFEEDBACK._replace(split="test_prefs", columns=("prompt",))
 N_PAIRS, N_SIGNING = 8_000, 300
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
-# The statistics of the plan depend only on the random draws and on the number of usable pairs (7,177). All other
-# published statistics of UltraFeedback also depend on the texts and scores of the pairs.
+# The statistics of the plan depend only on the random draws and on the number of usable pairs (7,177).
+# All other published statistics of UltraFeedback also depend on the texts and scores of the pairs.
 PUBLISHED_PLAN = STATISTICS["signed plan"]
 PUBLISHED_ULTRAFEEDBACK = {**PUBLISHED_PLAN, **STATISTICS["ultrafeedback"]}
 
@@ -262,10 +261,10 @@ def draw_ultrafeedback(
     """Draw scored pairs of UltraFeedback with the paper's procedure.
 
     The function reads the split ``train_prefs`` from a local file, or a pinned revision of it from the Hub. Like
-    ``datasets``, it shuffles the rows with ``numpy.random.default_rng(seed)``. It then takes ``n`` rows, beginning at
-    position ``start``. The paper's corpus consists of the first 8,000 rows of the shuffled split. Rows whose
-    conversation does not begin with the prompt are excluded, as in the published code. Because of a known error in
-    UltraFeedback, about 2,000 poor responses have the highest score, so some of the quality margins are wrong.
+    ``datasets``, the function shuffles the rows with ``numpy.random.default_rng(seed)``. The function then takes ``n``
+    rows, beginning at position ``start``. The paper's corpus consists of the first 8,000 rows of the shuffled split.
+    Rows whose conversation does not begin with the prompt are excluded, as in the published code. Because of a known
+    error in UltraFeedback, about 2,000 poor responses have the highest score, so some of the quality margins are wrong.
 
     References
     ----------

@@ -21,11 +21,12 @@ from badpo.theory import Bools, Floats, Ints
 
 # Array of texts.
 Texts = NDArray[np.str_]
-# Statistics of a corpus by name, arranged in groups.
+# Statistics of a corpus, as nested mappings from names to values.
 Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
 
-# The paper's configuration (appendix `app:names`, "Configuration"). Annotator class -> mean bias toward (woman, black),
-# in log-odds. SPREAD is the standard deviation within a class.
+# The paper's configuration (appendix `app:names`, "Configuration").
+# Annotator class -> mean bias toward (woman, black), in log-odds.
+# SPREAD is the standard deviation of the biases within a class.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
 ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
 # Share of quality pairs, share of swap pairs (all other pairs are mixed), and share of quality pairs that are unsigned.
@@ -123,12 +124,12 @@ def make_planted_votes(
 class SignedPlan:
     """All random draws of a signed corpus, which do not depend on texts or scores.
 
-    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. In a swap pair, both are the same
-    text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is g(y1) - g(y2)
-    of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``. ``swap_source`` is the
-    text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` contains the annotators who cast the four
-    votes on each pair; an annotator may vote twice on a pair. ``uniforms`` contains the random number that decides each
-    vote.
+    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. In a swap pair, ``y1`` and ``y2``
+    are the same text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is
+    g(y1) - g(y2) of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``.
+    ``swap_source`` is the text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` contains the
+    annotators who cast the four votes on each pair; an annotator may vote twice on a pair. ``uniforms`` contains the
+    random number that decides each vote.
     """
 
     theta: Floats
