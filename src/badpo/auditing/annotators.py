@@ -115,7 +115,7 @@ UNSURE = 0.25
 # If a class has at least this many annotators, their reliability is shrunk toward the mean of the class.
 # If all annotators were shrunk toward one mean, differences in reliability between classes would look like bias.
 LARGE_CLASS = 8
-# Explanation that the report shows for each state of the reliability estimate.
+# Explanations in the report, by state of the reliability estimate.
 RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
@@ -322,7 +322,7 @@ class ClassComparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BiasFit:
-    """Estimated biases of the annotators, with the reliability estimates and tests that belong to the biases.
+    """Estimated biases of the annotators, with estimates of reliability, tests and class comparisons.
 
     ``sums`` is None unless almost every comparison has exactly one vote. For each adjusted attribute, ``lines`` has the
     adjustment for reliability. For each attribute, ``equal_p`` is the p-value of the hypothesis that all biases are
@@ -391,7 +391,7 @@ def estimate_gold_choices(design: Design, anchored: Bools) -> tuple[Interval | N
 
 
 def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
-    """Logit that biases toward attributes of the judgment contribute to each vote in ``reliability_votes``."""
+    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``reliability_votes``."""
     estimates, logits = _usable_estimates(biases), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_judgment_attribute & biases.absolute):
         mean = shrink_normal(*estimates[:, :, j]).posterior.mean
@@ -737,7 +737,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 
 
 def _list_refused_figures(fit: BiasFit, j: int) -> dict[str, str]:
-    """Map each figure that the audit does not report for the attribute to the reason."""
+    """Return the figures that the audit does not report for an attribute, as keys, and the reasons, as values."""
     refused = {}
     if not has_known_tau(fit.shrunken_biases[j]):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)

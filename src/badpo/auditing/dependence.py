@@ -186,7 +186,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     differs_all, is_tie_all = delta != 0, votes["sign"].to_numpy() == 0
     models = {*judgments.annotators["pseudonym"][judgments.annotators["model"].notna()]}
     callers = votes["annotator"].where(is_tie_all)
-    # The shares of ties are over all judgments; the tests use only an annotator's first vote on each comparison.
+    # The shares of ties include all judgments; the tests use only an annotator's first vote on each comparison.
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     votes, delta = votes[first], delta[first]
     sign, is_tie = votes["sign"].to_numpy(), (votes["sign"] == 0).to_numpy()

@@ -220,7 +220,7 @@ def unconnected_anchors(facts: AuditFacts, j: int) -> Found:
             "W408",
             "no votes connect the anchors with some annotators, so the shared bias is not identified",
             _place(facts, j),
-            "have an anchor judge comparisons that the other annotators judge; until then, biases are measured from "
+            "have an anchor judge the same comparisons as the other annotators; until then, biases are measured from "
             "the mean of each annotator's group",
         )
 

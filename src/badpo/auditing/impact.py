@@ -35,8 +35,8 @@ def count_turned_majorities(
     r"""Count the majorities that change if ``shift`` is subtracted from the votes' logits, in one draw of the noise.
 
     In the model, vote j has the sign :math:`s_j` if :math:`s_j (\ell_j + \varepsilon_j) > 0`, where the noise
-    :math:`\varepsilon_j` is logistic. If the shift is subtracted and the noise stays the same, vote j does not change
-    with probability
+    :math:`\varepsilon_j` is logistic. If the shift is subtracted and the noise stays the same, the probability that
+    vote j stays the same is
 
     .. math:: P(s_j (\ell_j - x_j + \varepsilon_j) > 0 \mid s_j (\ell_j + \varepsilon_j) > 0)
         = \min\Bigl(1, \frac{\sigma(s_j (\ell_j - x_j))}{\sigma(s_j \ell_j)}\Bigr)

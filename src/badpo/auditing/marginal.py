@@ -230,7 +230,7 @@ def check_assignment(
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
-    """Ranks of the prompt and response lengths, and signed ranks of the length differences between both responses."""
+    """Ranks of the prompt and response lengths, and signed ranks of the length differences between the responses."""
     columns = "prompt", "response_a", "response_b"
     numbers, texts = numbered_texts(judgments.comparisons, columns)
     size = np.array([len(text) for text in texts], float)[numbers]

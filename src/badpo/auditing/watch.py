@@ -264,7 +264,7 @@ MEANING = (
     "A flag says that an annotator votes differently from the co-voters, not that the annotator is wrong. If most "
     "annotators are biased or respond at random, the other annotators are flagged. A bias is a difference that random "
     "responding does not explain, but an annotator with half the reliability of the co-voters may still seem biased. "
-    "Reliability is tested on comparisons whose sides do not differ in a declared attribute. On these comparisons, a "
+    "Reliability is tested on comparisons whose sides do not differ in any declared attribute. On these comparisons, a "
     "bias toward an undeclared attribute may look like low reliability."
 )
 _READINGS = {

@@ -288,7 +288,7 @@ def joint_log_odds(
 def _logistic_regression(
     x: Floats, sign: Floats, clusters: ArrayLike
 ) -> tuple[Floats, ClusterErrors] | None:
-    """Coefficients of independent columns, with errors; None if a combination of columns predicts every vote."""
+    """Coefficients of independent columns, with standard errors; None if the columns together predict every vote."""
     labels, codes = np.unique(clusters, return_inverse=True)
     scale, n = np.sqrt((x**2).mean(axis=0)), len(labels)
     x = x / scale
