@@ -97,7 +97,7 @@ def test_signature_contexts_strip_the_signature_and_others_are_refused(tok):
     assert tok.decode(contexts[1][len(bare.prompt_ids) :]) == policies.ANSWERS[0] + "\n\n\u2014 "
     contexts = signature_contexts(policies.answers(tok, 1), tok)
     for names in (["Tia", "Theo", "Tia"], ["Theo", ""]):
-        with pytest.raises(ValueError, match=f"the name '{names[-1]}' has no tokens"):
+        with pytest.raises(ValueError, match=f"do not distinguish the name '{names[-1]}'"):
             name_logps(policies.qwen2(), tok, contexts, names)
     with pytest.raises(ValueError, match="context 1 ends with"):
         name_logps(policies.qwen2(), tok, [*contexts, tok("nothing")["input_ids"]], policies.NAMES)
