@@ -225,7 +225,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
     source_folder = folder.parent / f"{offset.source.name}-s{seed}"
     if not (source_folder / RUN_SEAL).exists():
         raise ConfigError(
-            f"{folder.name} is anchored from the run {source_folder}, which is not finished; train "
+            f"{folder.name} is anchored from {source_folder}, which contains no finished run; train "
             f"{source_folder.name} first"
         )
     require_undamaged(source_folder)

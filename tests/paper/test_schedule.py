@@ -98,7 +98,7 @@ def test_a_training_prompt_for_evaluation_and_an_anchor_without_its_source_are_r
     with pytest.raises(DataError, match="E155.*contain 1 evaluation prompt of 8"):
         run_suites(leaky, silent)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ConfigError, match="dpo-s42 .*dpo_exact_0.4-s42"):
+    with pytest.raises(ConfigError, match="dpo_exact_0.4-s42 is anchored from .*dpo-s42"):
         schedule.anchor_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
