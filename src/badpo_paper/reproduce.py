@@ -1,4 +1,4 @@
-"""Run the suites of ``badpo reproduce`` and ``badpo demo``, and read their tables and patterns."""
+"""Run the suites of ``badpo reproduce`` and ``badpo demo``, and compute their tables and patterns."""
 
 import time
 from collections import Counter

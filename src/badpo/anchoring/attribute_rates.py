@@ -46,7 +46,7 @@ from badpo.theory.tilt import tilted_probabilities
 
 @dataclass(frozen=True)
 class RateTable:
-    """Log-probabilities and 0/1 attributes of a policy's choices, in the form that `badpo.theory.tilt` uses.
+    """Log-probabilities and 0/1 attributes of a policy's choices, in the format of `badpo.theory.tilt`.
 
     The policy's choices are either all first names in the name pool, or answers sampled from the policy. A table of
     sampled answers contains only answers to which the attributes apply. ``counted`` is the share of such answers, and

@@ -297,7 +297,7 @@ def calibrate(
     tolerance: float,
     n_rounds: int,
 ) -> tuple[list[Round], int]:
-    """Repeat an offset stage until every rate is within the tolerance of its target, or for ``n_rounds`` rounds.
+    """Repeat an offset stage until every rate is within the tolerance of its target, or ``n_rounds`` times.
 
     The intended shift of the first round is the exact shift from the source's rates to the targets. For each later
     round, the intended shift is chosen from a line that is fitted to the earlier rounds. After only one round, this

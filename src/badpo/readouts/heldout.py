@@ -1,4 +1,4 @@
-"""Accuracy of a policy's margins on held-out votes, separately for cross-group and same-group comparisons.
+"""Measure how accurately a policy's margins predict held-out votes on cross-group and on same-group comparisons.
 
 A policy that has learned the annotators' bias predicts their votes better on cross-group comparisons. The gap is the
 cross-group accuracy minus the same-group accuracy; it is near zero if the policy has not learned the bias.
@@ -50,7 +50,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
 def find_revealing_figures(judgments: Judgments) -> list[str]:
     """Find the attributes whose held-out figures would reveal too much about the votes of individual people.
 
-    The figures of an attribute are revealing if the cross-group votes or the same-group votes are revealing
+    An attribute is in the list if its cross-group votes or its same-group votes reveal people
     (`Judgments.reveals_people`).
     """
     groups = _find_cross_votes(judgments).items()
@@ -121,7 +121,7 @@ def response_log_ratios(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> LogRatios:
-    """Compute the log-ratios of policy and reference for both responses in every comparison."""
+    """Compute the log-ratios between policy and reference for both responses in every comparison."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
@@ -230,7 +230,7 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict[str, 
 def vote_difference(
     margins: ArrayLike, theta: Floats, other_theta: Floats, judgments: Judgments
 ) -> dict[str, dict[str, Figures]]:
-    """Compute the accuracy with ``theta`` minus the accuracy with ``other_theta``, at the same margins.
+    """Compute the accuracy with ``theta`` minus the accuracy with ``other_theta``, for the same margins.
 
     Both thetas lead to the same prediction for most votes, so the standard error of the difference is much smaller than
     the standard error of either accuracy.

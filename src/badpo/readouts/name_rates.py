@@ -115,7 +115,7 @@ def continuation_logps(
 def _batches(
     contexts: Sequence[Sequence[int]], shape: torch.Size, n_vocabulary: int
 ) -> Iterator[list[int]]:
-    """Yield batches of indices of contexts with similar lengths, within the limits of a forward pass."""
+    """Yield batches of context indices; the contexts in a batch have similar lengths and fit into one forward pass."""
     order = sorted(range(len(contexts)), key=lambda i: -len(contexts[i]))
     n_sequences, longest = shape
     most = max(1, LOGITS_AT_ONCE // (n_sequences * longest * n_vocabulary))

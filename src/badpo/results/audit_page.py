@@ -476,7 +476,7 @@ def draw_bias_figure(summary: audit_json.AuditedBiases) -> Figure | None:
 
 
 def draw_class_figure(summary: audit_json.AuditedBiases) -> Figure | None:
-    """Chart each annotator class's difference from the pool mean; None if there are no classes."""
+    """Chart the difference between each annotator class and the pool mean; None if there are no classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
         label, rows = labels[attribute], []

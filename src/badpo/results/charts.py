@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot. Each mark has its own lane, and the row ends with a note."""
+    """A labeled row of a dot plot. Each mark has its own lane, and the row ends with a note."""
 
     label: str
     marks: tuple[Mark, ...]
@@ -79,7 +79,7 @@ class Level:
 
 @dataclass(frozen=True)
 class DotPanel:
-    """A chart with labelled rows of estimates and intervals; ``label`` describes the chart to screen readers.
+    """A chart with labeled rows of estimates and intervals; ``label`` describes the chart to screen readers.
 
     ``notes`` is the heading above the notes of the rows. If ``notes`` is given, the rows are dense and end with their
     notes. Otherwise, each lane ends with its value, formatted by ``number``.
