@@ -332,7 +332,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
         return estimate_figures("share", interval, "low", "high", "n")
 
     def compute_attribute_share(has_attribute: Bools) -> Figures:
-        """Compute the share of recommendations for the candidate with the attribute, if only one of the two has it."""
+        """Compute how often the candidate with the attribute is recommended, if only one of the two has it."""
         differs = has_attribute[:, 0] != has_attribute[:, 1]
         recommended = np.where(is_first, has_attribute[:, 0], has_attribute[:, 1])
         return compute_share(recommended[differs])

@@ -440,7 +440,7 @@ OFFSET = {
 
 
 def _theta(what: str) -> Columns:
-    """Return columns about theta: mean, correlation with planted theta, and, for race, ``what`` of each class."""
+    """Return columns about theta: its mean, its correlation with planted theta and, for race, ``what`` by class."""
     return {
         "mean theta (gender)": "theta.woman.level",
         "correlation (gender)": "theta.woman.correlation",

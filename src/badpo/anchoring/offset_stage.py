@@ -58,7 +58,7 @@ class StageSettings:
     max_prompt_length: int | None = None
 
 
-# Token ids of a prompt and an answer, and the positions at which training should not change the next token.
+# Token ids of a prompt and an answer, and the positions at which training should keep the next-token probabilities.
 KeptAnswer = tuple[Ints, Ints]
 
 

@@ -265,7 +265,7 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Return an error text if too few answers are signed for a rate of names; otherwise, return an empty text."""
+        """Explain that too few answers are signed to measure rates of names; return an empty text if enough are."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
@@ -338,7 +338,7 @@ class Bench:
 
     @cached_property
     def kept(self) -> list[KeptAnswer]:
-        """Answers of the source policy, with the positions at which training should not change the next token."""
+        """Answers of the source policy, with the positions at which training should keep next-token probabilities."""
         stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
         encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
@@ -633,6 +633,6 @@ def train_round(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) 
             [Ticker(f"offset stage {number + 1}", bench.progress)],
         )
         rate = list(map(finite_or_none, bench.rates(policy, "find").rate))
-        # write this file last, so that it marks a complete round
+        # write the file of the round last, so that it marks a complete round
         write_json(folder.round_folder(number) / ROUND_FILE, {"shift": shift.tolist(), "rate": rate})
     return np.array(rate, float)

@@ -31,7 +31,7 @@ class Voters(TypedDict):
 
 
 class VoteFigure(Voters):
-    """Voters of a figure about two sides, and whether this figure and earlier figures together reveal votes.
+    """Voters behind a figure that compares two sides, and whether it reveals votes together with earlier figures.
 
     ``n_people_least`` is the number of people who chose the less popular side.
     """
@@ -63,7 +63,7 @@ class TieRow(Voters):
 
 
 class CrossVotesRow(LogOddsRow):
-    """Figures of an attribute that depend only on votes on comparisons whose two responses differ in the attribute."""
+    """Figures of an attribute, computed only from votes on comparisons whose responses differ in the attribute."""
 
     cross_share: float
     n_cross: int | None
@@ -108,7 +108,7 @@ class TauRow(TypedDict):
 
 
 class GroupRow(TauRow):
-    """Number of annotators, number of people, and tau for a group that no votes connect with other groups."""
+    """Number of annotators, number of people, and tau for a group that shares no comparisons with other groups."""
 
     n: int
     n_people: int

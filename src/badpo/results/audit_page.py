@@ -87,7 +87,7 @@ _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
 )
 _PART = re.compile(r"(?<![\w.,\-])(\d[\d,]*)( \w+)? of (\d[\d,]*)(?![\w.%]| %)")
-# A share next to a count, even to a rounded count, would reveal how small the remaining part is.
+# A share next to a count would reveal how small the remaining part is, even if the count is rounded.
 _SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 # Codes of findings whose figures are about the whole pool; figures in other findings may be about only a few people.
@@ -192,7 +192,7 @@ def _severity_rank(problem: audit_json.ProblemRow) -> int:
 
 
 def _find_step(largest: float) -> float:
-    """Return the rounding step for the largest share of the votes that one person cast."""
+    """Return the rounding step of estimates, given the largest share of the votes that one person cast."""
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
 
 

@@ -154,7 +154,7 @@ def read_split(split: HubSplit, source: Source = None) -> Table:
 # -- MultiPref --------------------------------------------------------------------------------------------------------
 
 MULTIPREF = HubSplit("allenai/multipref", "train", MULTIPREF_COLUMNS, configuration="default")
-# Share of prompts of a public corpus that are held out, and number of evaluation prompts.
+# Share of held-out prompts in a public corpus, and number of evaluation prompts.
 HELD_OUT, N_EVALUATION = 0.1, 300
 
 

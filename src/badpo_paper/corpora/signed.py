@@ -366,7 +366,7 @@ def check_pairs(pairs: pd.DataFrame) -> None:
 def require_columns(
     frame: pd.DataFrame, columns: Sequence[str], where: str, schema: str, remedy: str
 ) -> None:
-    """Raise `DataError` if a table lacks one of the columns."""
+    """Raise `DataError` if a table lacks one of the given columns."""
     missing = [name for name in columns if name not in frame]
     if missing:
         where = f"{where}, found: {', '.join(map(str, frame.columns))}"
