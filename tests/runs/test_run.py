@@ -249,9 +249,7 @@ def test_a_stopped_run_is_resumed_to_the_same_weights_and_not_otherwise(trained,
     assert changed_at(folder) == before
     whole = (state := folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").read_bytes()
     state.write_bytes(b"")
-    refused(
-        r"checkpoint-2/scheduler.pt is damaged .*\. Delete the checkpoint folder", resume=True
-    )
+    refused(r"checkpoint-2/scheduler.pt is damaged .*\. Delete the checkpoint folder", resume=True)
     state.write_bytes(whole)
     assert train_run(recipe(tmp_path), resume=True) == folder
     assert same_weights(folder, trained)
