@@ -580,6 +580,14 @@ def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, mo
     assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
 
 
+def test_an_arrow_file_whose_texts_lie_outside_its_memory_is_refused(tmp_path):
+    places = pa.py_buffer(np.array([0, 2_000_000, 2_000_064, 4], dtype=np.int32).tobytes())
+    cells = pa.Array.from_buffers(pa.string(), 3, [None, places, pa.py_buffer(b"text")])
+    with pa.ipc.new_file(tmp_path / "v.arrow", pa.schema({"prompt": cells.type})) as file:
+        file.write(pa.record_batch([cells], ["prompt"]))
+    assert "out of bounds" in unreadable(tmp_path / "v.arrow")
+
+
 def test_an_arrow_file_that_stores_a_list_once_for_many_rows_is_refused(tmp_path):
     lists = pa.array([[1] * 100_000], pa.list_(pa.uint8()))
     cells = pa.DictionaryArray.from_arrays(np.zeros(16_000, dtype=np.int8), lists)

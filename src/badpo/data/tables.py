@@ -454,7 +454,10 @@ def arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
             raise _unreadable(path, "it is damaged", "export the table again") from error
         source.seek(0)
         file = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(source)
-        yield from file if is_stream else map(file.get_batch, range(file.num_record_batches))
+        for batch in file if is_stream else map(file.get_batch, range(file.num_record_batches)):
+            # positions of texts in a damaged file may point outside its memory, which Arrow does not check by default
+            batch.validate(full=True)
+            yield batch
 
 
 def _count_unpacked_bytes(message: pa.ipc.Message) -> int:
