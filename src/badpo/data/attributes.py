@@ -39,7 +39,7 @@ Measure = Callable[..., Any]  # a function that measures an attribute; see the d
 Parameter = str | int | float | bool | list[str] | list["str | int | float | bool"]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
-_REGEX_SECONDS = 10  # for one text, which takes milliseconds unless the pattern has nested repetitions
+_REGEX_SECONDS = 10  # for one text; without nested repetitions, a search takes milliseconds
 # letters in scripts that are written without spaces; vowel signs do not count as letters
 _UNSPACED = re.compile(
     r"(?=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])\w"
@@ -66,7 +66,7 @@ class Attribute:
         The ``type`` and the parameters of the attribute, as JSON values. Except for a `PythonFunction`,
         `badpo.data.attributes.attribute_from_config` creates the same attribute from this mapping.
     columns : pair of str or None
-        Columns of the table with g(a) and with g(b); None if the attribute is measured from text.
+        Names of the columns that hold g(a) and g(b); None if the attribute is measured from text.
 
     Examples
     --------
@@ -399,9 +399,9 @@ def Column(
 ) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
-    Within each of the two columns, all votes on a comparison must have the same number. If a row lists the two
-    responses in the opposite order, both the responses and their numbers are exchanged. By default, ``continuous`` is
-    True if the threshold is above 0.
+    All votes on a comparison must have the same number in column ``a``, and the same number in column ``b``. If a row
+    lists the two responses in the opposite order, both the responses and their numbers are exchanged. By default,
+    ``continuous`` is True if the threshold is above 0.
 
     Examples
     --------
@@ -495,8 +495,8 @@ class BuiltIn:
     # the audit does not scan the attribute if an attribute of a type in `repeats` is declared
     repeats: tuple[str, ...] = ()
     is_length: bool = False  # whether the attribute measures the length of answers
-    is_coded: bool = False  # whether it is coded from a name and so does not describe a person
-    toward: str = ""  # what messages call the object of the bias, if not the attribute's name
+    is_coded: bool = False  # whether the attribute is coded from names and so does not describe people
+    toward: str = ""  # noun for the object of the bias in messages; by default, the attribute's name
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -682,7 +682,7 @@ def parsed_attribute(text: str) -> dict[str, Parameter]:
 
 
 def parameter(text: str) -> str | int | float | bool:
-    """Convert a text to a number or a bool if possible; return any other text, such as "no" or "on", unchanged."""
+    """Convert a string to a number or a bool if possible; return any other string, such as "no" or "on", unchanged."""
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):
@@ -769,7 +769,7 @@ def _of_text(kind: str, name: str, test: Callable[[str], object], **parameters: 
 
 @lru_cache(maxsize=4)
 def _read_tokenizer(name: str) -> Any:
-    """Read a model's tokenizer.json and none of its other files, because tokenizer.json contains no code."""
+    """Read only the file tokenizer.json of a model: unlike the model's other files, it cannot contain code."""
     from huggingface_hub import hf_hub_download
     from tokenizers import Tokenizer
 

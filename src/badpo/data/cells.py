@@ -59,7 +59,7 @@ Record = dict[str, Cell]
 
 
 class Dropped(TypedDict):
-    """Number of an annotator's votes or rows that were excluded for the same reason."""
+    """How many votes or rows of an annotator were excluded for the same reason."""
 
     reason: str
     annotator: str
@@ -71,7 +71,7 @@ Groups = dict[str, dict[str, str]]
 
 _BREAK = re.compile(
     r"\}\n\s*\{"
-)  # end of an object and start of the next one; line breaks inside strings are escaped
+)  # end of a JSON object and start of the next one; line breaks inside strings are escaped
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
@@ -100,20 +100,18 @@ def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = N
 class Table:
     """A table and its source."""
 
-    frame: pd.DataFrame  # index 0, 1, ...; cells of a CSV file stay text, so 0123 does not become 123
+    frame: pd.DataFrame  # index 0, 1, ...; cells of a CSV file stay strings: 0123 does not become 123
     name: str  # name of the table in messages: its path or the kind of the object
     lines: Ints | None = None  # line of the file, counted from 1, at which each row starts
-    rows: Ints | None = (
-        None  # source row, counted from 0, of each row; None if rows are those of the source
-    )
-    dropped: tuple[Dropped, ...] = ()  # counts of votes or rows left out
+    rows: Ints | None = None  # 0-based source row of each row; None if the rows are the source rows
+    dropped: tuple[Dropped, ...] = ()  # how many votes or rows were left out
     kind: str = ""  # a key of `badpo.data.layouts.REQUIRED`, set when the columns have badpo's names
     theirs: Mapping[str, str] = field(
         default_factory=dict
     )  # badpo's column name -> the source's column name
     encoding: str = "utf-8"  # encoding of a text file
     notes: tuple[Problem, ...] = ()  # notices about how the file was read
-    legends: tuple[str, ...] = ()  # texts outside the cells that may explain the numbers in the cells
+    legends: tuple[str, ...] = ()  # texts outside the table's rows that may explain its numbers
 
     def __post_init__(self) -> None:
         require_size(self.name, *self.frame.shape)
@@ -177,7 +175,7 @@ def as_objects(values: Iterable[object]) -> Objects:
 
 
 def as_ids(column: Iterable[Cell]) -> Objects:
-    """Return the identifiers in a column as text, with None for missing identifiers.
+    """Return the identifiers in a column as strings, with None for missing identifiers.
 
     Whole numbers are written without the decimal point that pandas adds if another cell in the column is empty. Text
     stays unchanged, except that it is normalized to Unicode form NFC, which encodes accented letters as single
@@ -213,7 +211,7 @@ def cell_key(value: Cell) -> str:
 
 
 def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
-    """Return the index of each cell's content in an array of the distinct contents, and return this array.
+    """Return each cell's index into an array of the distinct contents, and the array itself.
 
     The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
     of the array is None. If a cell cannot be read as text or messages, the array contains a `ValueError` object that
@@ -283,8 +281,8 @@ def _message(message: object) -> Json:
 
 
 MOST_LABELS = 12  # largest number of distinct labels in a column of votes
-FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # shares of rows
-MANY_ROWS = 1000  # rows at the beginning of a table that are enough for most checks
+FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # as shares of all rows
+MANY_ROWS = 1000  # most checks read only this many rows at the beginning of a table
 
 
 _LARGEST_RATING = 10
@@ -360,10 +358,10 @@ def holds_texts(column: pd.Series) -> bool:
 
 
 def as_numbers(column: pd.Series) -> Floats:
-    """Return the numbers in a column, with NaN for cells without a number. Texts may have a decimal comma."""
+    """Return the numbers in a column, with NaN for cells without a number. Strings may have a decimal comma."""
     try:
         numbers = pd.to_numeric(column, errors="coerce")
-    except OverflowError:  # a whole number beyond the largest float, which is read like a text
+    except OverflowError:  # an integer exceeds the largest float; read all numbers as strings
         numbers = pd.to_numeric(column.map(str), errors="coerce")
     found: Floats = numbers.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
     cells = column.to_numpy(dtype=object)
@@ -394,7 +392,7 @@ def as_ratings(column: pd.Series) -> Floats:
 
 
 def are_no_votes(name: str, column: pd.Series) -> bool:
-    """Return whether a column cannot hold votes or texts, because it holds ids, dates, counts or data about people."""
+    """Return whether a column holds ids, dates, counts or data about people, and therefore neither votes nor texts."""
     if has_word(name, OTHER_NAMES) and not (names_vote(name) and direction_of(name)):
         return True
     numbers = as_numbers(column[:MANY_ROWS])
@@ -448,7 +446,7 @@ _PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
 
 
 _MOST_SIDES = (
-    30  # largest number of columns of answers, or of their names, with which other columns are compared
+    30  # other columns are compared with at most this many columns of answers or of answer names
 )
 _NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|generator|policy")
 
@@ -457,7 +455,7 @@ def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     """Return the columns in which every cell holds a vote.
 
     A vote is a side label, a rating on a small scale, or a copy of the preferred answer or of its model's name. If no
-    column holds votes, return the columns with two or three distinct labels if another column has the same labels.
+    column holds votes, return each column with two or three distinct labels that also occur in another column.
     """
     models = [*columns_named([*map(str, frame)], MODELS).values()]
     sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
@@ -539,7 +537,7 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
         return 0
     labels = few_labels(column)
     if len(labels) == 1 < len(column) and not names_vote(name):
-        return 0  # the cell is the same in every row, such as the number of a session
+        return 0  # every row has the same cell, such as a session number
     if direction_of(name):
         return NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
@@ -733,7 +731,7 @@ class Findings:
     def __init__(self, table: Table, drops_bad_rows: bool = False):
         self.table, self.frame = table, table.frame
         self.pseudonyms = np.full(len(table.frame), None, dtype=object)
-        self.raw_ids = self.pseudonyms  # ids of the annotators of the same rows; models keep their names
+        self.raw_ids = self.pseudonyms  # the raw id of each row's annotator; models keep their names
         self.problems: list[Problem] = [*table.notes]
         self.drops_bad_rows = drops_bad_rows
         self.bad = np.full(len(table.frame), None, dtype=object)  # reason why a row is left out, or None
@@ -835,10 +833,10 @@ def is_chat(cell: Cell) -> TypeGuard[list[Record]]:
 
 
 def parsed(text: str) -> Cell:
-    """Parse a text as JSON, or as a list in Python or numpy notation; return None for other texts."""
+    """Parse a string as JSON, or as a list in Python or numpy notation; return None for other strings."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
-        # Python warns about invalid escape sequences
+        # Python would warn about invalid escape sequences
         with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
             value: Cell = read(written)
             return value

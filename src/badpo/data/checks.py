@@ -13,9 +13,9 @@ from badpo.data.vocabulary import side_pairs
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 
-FEW_CROSS = 200  # judgments whose sides differ; a smaller number gives a warning (W121)
-SMALL_CROSS_SHARE = 0.05  # share of judgments whose sides differ; a smaller share gives a warning (W121)
-LARGE_CROSS_SHARE = 0.95  # share of judgments whose sides differ; a larger share gives a warning (W122)
+FEW_CROSS = 200  # badpo warns (W121) if the sides differ in fewer judgments
+SMALL_CROSS_SHARE = 0.05  # badpo warns (W121) if the sides differ in a smaller share of the judgments
+LARGE_CROSS_SHARE = 0.95  # badpo warns (W122) if the sides differ in a larger share of the judgments
 # W114 reports an annotator with unusually many votes, who may be a model or several people.
 # For W114, the annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
 # For W114, the annotator must also have cast more than MANY_MEDIANS times the median number of votes.
@@ -23,9 +23,9 @@ LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
 MANY_VOTES, NEARLY_ALL = 20, 0.95
-LARGE_INFLATION = 10.0  # variance inflation factor; a larger factor gives a warning (W126)
-FEW_SCORED = 30  # smallest number of judgments with different scores for a check of the scores (W135)
-_SHOWN = 100  # largest number of characters of an example
+LARGE_INFLATION = 10.0  # badpo warns (W126) if a variance inflation factor is larger
+FEW_SCORED = 30  # the scores are checked (W135) only if they differ in at least this many judgments
+_SHOWN = 100  # largest number of characters in an example
 _SCORES = ("score", "quality", "rating", "reward")
 
 
@@ -73,8 +73,8 @@ def check(judgments: Judgments) -> list[Problem]:
 def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
     """Remove attributes whose bias cannot be estimated; return the judgments and a warning for each removed attribute.
 
-    If no bias can be estimated, return the judgments with all attributes and an empty list, because `check` then
-    reports the reasons as errors.
+    If no bias can be estimated, return the judgments with all attributes and an empty list. `check` then reports the
+    reasons as errors.
     """
     kept: list[int] = []
     left_out: list[Problem] = []
@@ -190,7 +190,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
 
 
 def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> Iterator[Problem]:
-    """Report how many judgments do not record an attribute, and how many annotators have only such judgments."""
+    """Report how many judgments do not record an attribute, and for how many annotators no judgment records it."""
     if not missing.any():
         return
     n, annotator = int(missing.sum()), judgments.votes["annotator"].to_numpy()
@@ -298,14 +298,14 @@ def attribute_trials(
     configs : sequence of mapping
         Configurations of attributes, as for `attribute_from_config`.
     n_examples : int
-        Number of example responses with the attribute, and of example responses without it.
+        Largest number of example responses with the attribute. The same limit applies to responses without it.
 
     Returns
     -------
     list of dict
         One entry for each attribute: ``attribute``, ``parameters``, ``scope``, ``problem`` (the reason why
-        nothing can be estimated, or None), ``n_cross`` (number of judgments whose sides differ), ``cross_share`` (share
-        of these among all judgments), ``win_rate`` (share of these in which the side with the attribute wins),
+        nothing can be estimated, or None), ``n_cross`` (number of judgments whose sides differ), ``cross_share`` (their
+        share of all judgments), ``win_rate`` (how often the side with the attribute wins if the sides differ),
         ``log_odds``, ``ci_low`` and ``ci_high`` (95 % confidence interval, clustered by prompt), and ``examples`` (the
         beginnings of responses ``with`` and ``without`` the attribute, from comparisons whose sides differ). If all
         votes are for the side with the attribute, or all are against it, the log-odds and one end of the interval are

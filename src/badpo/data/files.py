@@ -75,11 +75,11 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # for os.open: Windows has no such flag
 
 
 class SealError(ValueError):
-    """Error: a manifest cannot be read, or was changed after it was written."""
+    """Raised if a manifest cannot be read, or was changed after it was written."""
 
 
 class BusyError(ConfigError):
-    """Error: another process holds the lock on a folder or file."""
+    """Raised if another process holds the lock on a folder or file."""
 
 
 # -- whole files -----------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class BusyError(ConfigError):
 
 @contextmanager
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` when the ``with`` block ends, but is deleted after an error.
+    """Yield a temporary file; it replaces ``path`` when the ``with`` block ends, and is deleted after an error.
 
     The parent folder of ``path`` is created if it does not exist. Only this user can read a ``private`` file; any other
     file gets the permissions of the file that it replaces. If ``path`` is a symbolic link, a `ConfigError` is raised.
@@ -117,7 +117,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
 
 
 def require_no_link(path: Path) -> None:
-    """Raise `ConfigError` if ``path`` is a symbolic link, because writing through it could overwrite another file."""
+    """Raise `ConfigError` if ``path`` is a symbolic link. Writing through the link could overwrite another file."""
     if path.is_symlink():
         raise ConfigError(
             f"{path} is a symbolic link, and badpo does not write through links; remove the link, or name its target: "
@@ -228,7 +228,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
 
 
 def holder(path: str | os.PathLike[str]) -> str | None:
-    """Return a text that names the process holding the lock on ``path``, or None if no process holds this lock."""
+    """Return a description of the process that holds the lock on ``path``, or None if no process holds it."""
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
@@ -327,7 +327,7 @@ def made_here(folder: Path) -> bool:
         content = read_seal(folder / RUN_SEAL)
     except (SealError, OSError):
         return False
-    # a keyed manifest that lists no recipe, such as a reference model's, could be copied next to any recipe
+    # a manifest that lists no recipe, such as a reference model's, could be copied next to any recipe
     return RUN_RECIPE in content["files"] and _is_keyed(content)
 
 

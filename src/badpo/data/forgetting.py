@@ -64,7 +64,7 @@ from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _LEARNED = "figures about individual annotators in a run that learned from their votes"
-_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # shorter ids are not searched for in texts
+_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # badpo does not search texts for shorter ids
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
 _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -76,8 +76,8 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
 # files from which badpo can remove rows
 _WITH_ROWS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 _ZIP = b"PK\x03\x04"
-_CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # archives that Python does not read
-_BLOCK = 2**24  # bytes of a file that are in memory at a time
+_CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # first bytes of archives that Python cannot read
+_BLOCK = 2**24  # how many bytes of a file are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -85,8 +85,8 @@ Paths = Iterable[str | os.PathLike[str]]
 class Trace:
     """A file or folder with data about a person.
 
-    ``remedy`` states what the user must still do, and ``goes`` is True if badpo removes the data. ``is_sure`` is False
-    if the id occurs only as text, which may mean something else.
+    ``remedy`` states what the user must still do. If badpo removes the data, ``goes`` is True. If the id occurs only as
+    text, which may mean something else, ``is_sure`` is False.
     """
 
     path: Path
@@ -285,7 +285,7 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """Return the folders next to ``runs`` that hold an anchored policy or, if TRL's trainer wrote the run, theta."""
+    """Return the folders next to ``runs`` that hold an anchored policy, or theta of a run that TRL's trainer wrote."""
     anchors = [
         anchor
         for run in runs
@@ -392,8 +392,8 @@ def _is_ours(path: Path) -> bool:
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
     """Yield a `_Step` that removes the annotators' rows from a table.
 
-    If the table's metadata count the annotators' rows that were left out at import, the `_Step` also removes these
-    counts.
+    The table's metadata may count the annotators' rows that were left out at import. The `_Step` removes these counts
+    too.
     """
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
@@ -416,7 +416,7 @@ def _write_parquet(path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
     # an Arrow dictionary still contains the values of removed rows, so columns are written without Arrow's schema
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
-    # except for badpo's own counts, all metadata of the parquet file is dropped, because it may contain an id
+    # of the parquet file's metadata, keep only badpo's own counts; other metadata may contain an id
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if _is_ours(path) else None
     table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
@@ -488,7 +488,7 @@ def _files_of_people(
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """If there are ``paths``, yield a `_Step` that removes them; all paths must be in one folder."""
+    """If ``paths`` is not empty, yield a `_Step` that removes the paths; all must be in one folder."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
