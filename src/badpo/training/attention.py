@@ -36,7 +36,7 @@ from badpo.data.problems import ConfigError
 # If the queries of a segment are split into n blocks, the kernels compute only 1 + 1/n times the necessary scores.
 _QUERIES_PER_BLOCK = 48
 _MOST_BLOCKS = 4
-# Blocks of queries share a padded attention call if padding adds at most 5 % plus 1,024 attention scores.
+# Query blocks share a padded attention call if padding adds at most 1,024 attention scores plus 5 % of the scores.
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
@@ -47,7 +47,7 @@ _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
-    """Blocks of queries that one attention call processes as n_rows rows, padded to n_query and n_key tokens."""
+    """Query blocks that share one attention call. Each block is a row, padded to n_query queries and n_key keys."""
 
     n_rows: int
     n_query: int
@@ -128,7 +128,7 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
-        """Query and key indices of all attention calls, each token's output position, and the row groups."""
+        """Return the query and key indices of all calls, each token's output position, and the row groups."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
@@ -146,7 +146,7 @@ class TreePlan:
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
         # the first occurrence of a query index is the token itself, and all later occurrences are padding
-        # assigning in reverse order therefore keeps the output position of each index's first occurrence
+        # the assignment runs in reverse order, so that each query index keeps the position of its first occurrence
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups

@@ -30,7 +30,7 @@ BATCHING = ("random", "grouped", "comparisons")
 
 
 class MicroBatch(TypedDict):
-    """Tensors of a micro-batch's judgments and their comparisons."""
+    """Tensors that describe the judgments and the comparisons in a micro-batch."""
 
     scoring: ScoringInputs | None  # inputs of the scoring forward; None if no process has a judgment
     reference_logps: Tensor  # reference log-probability of every scored token
@@ -105,7 +105,7 @@ class EncodedJudgments(torch.utils.data.Dataset):
         return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """Return the positions unchanged, because `ComparisonCollator` reads the judgments itself."""
+        """Return the positions unchanged; `ComparisonCollator` reads the judgments itself."""
         return indices
 
     @property
@@ -147,11 +147,11 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Build the tensors of a micro-batch, in which each comparison appears once, with all votes on it.
+    """Build the tensors of a micro-batch. Each comparison appears once, together with its votes.
 
-    All processes must have the same number of micro-batches. A micro-batch without judgments therefore contains the
-    first comparison of the data but no vote. The loss of such a micro-batch is zero but still depends on every
-    parameter.
+    All processes must have the same number of micro-batches, so some micro-batches may contain no judgment. A
+    micro-batch without judgments contains the first comparison in the data, but no vote. The loss of a micro-batch
+    without judgments is zero but still depends on every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):

@@ -1,4 +1,4 @@
-"""Files of a training run: checkpoints, properties that a resumed run must share, step log and package versions."""
+"""Write, check and read the files of a training run, such as its checkpoints, step log and package versions."""
 
 # mypy does not analyze transformers, so its classes are untyped
 # mypy: disallow-subclassing-any=False
@@ -65,7 +65,7 @@ from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Named properties, as JSON values, that a run and its checkpoints must share.
+# Properties of a run as JSON values, by name. A run and its checkpoints must agree on these properties.
 Facts = Json
 
 # `CODE`: packages whose code determines the results of a run. `PACKAGES`: all packages whose versions a run records.
@@ -82,7 +82,7 @@ class BiasRun(Protocol):
 
 
 class Environment(TypedDict):
-    """Command and package versions that reproduce a run, without the machine's name."""
+    """The command of a run, and the versions of Python and of packages. The name of the machine is not recorded."""
 
     command: str
     python: str
@@ -92,9 +92,9 @@ class Environment(TypedDict):
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder that replaces ``folder`` when the context ends, or is deleted after an error.
+    """Yield a temporary folder. It replaces ``folder`` when the context ends; after an error, it is deleted.
 
-    If several processes train together, only one of them is the writer.
+    If several processes train together, ``is_writer`` is true in only one of them.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
@@ -128,7 +128,7 @@ def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_full_disk(folder: Path) -> Iterator[None]:
-    """Context manager that turns an error due to a full disk into an `OSError` that names a file or folder.
+    """Context manager that turns a full-disk error into an `OSError` that names a file or folder.
 
     Without this context manager, torch raises an error that does not mention the disk.
     """
@@ -176,7 +176,7 @@ def _write_manifest(manifest: Path, content: Mapping[str, object], paths: Iterab
 
 
 def environment(command: str) -> Environment:
-    """Return the command and the versions that reproduce a run."""
+    """Return ``command`` together with the platform and the versions of Python and of installed packages."""
     return {
         "command": command,
         "python": platform.python_version(),
@@ -198,7 +198,7 @@ def read_package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the manifest of a checkpoint: checksums of its files, and the properties that resumed runs must share."""
+    """Write a checkpoint's manifest: the checksums of its files, and the properties that a resumed run must keep."""
     _flush_tree(folder)
     _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
@@ -260,7 +260,7 @@ CODE_FACT = "code"  # the only fact that the user can allow to change
 # Training arguments that a resumed run may increase, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
 # Training arguments that must be equal in a checkpoint and in the run that resumes from it.
-# `collect_facts` records effects of other arguments, such as the precision, as separate facts.
+# `collect_facts` records the effects of some other arguments, such as the precision of the forward pass.
 _ARGUMENTS = """
     attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length max_prompt_length
     router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
@@ -440,7 +440,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
-    # every checkpoint is written after the first step, so it contains the difference at that step
+    # every checkpoint is written after the first step, so it contains the difference at the first step
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 
@@ -555,7 +555,7 @@ class RunCallback(TrainerCallback):
                 if objective_state := run.objective.state_dict():
                     save_privately(dict(objective_state), folder / OBJECTIVE_FILE)
                 shutil.copy(self._log, folder / LOG_FILE)
-                # the trainer state repeats metrics from the step log, and these may describe a single annotator
+                # the trainer state repeats metrics from the step log, which may describe a single annotator
                 (folder / TRAINER_STATE_NAME).chmod(0o600)
                 mark_complete(folder, run.facts)
             # as in transformers, 0 keeps all checkpoints

@@ -62,8 +62,8 @@ _TYPE_NAMES = {
     dict: "a dict",
 }
 
-# Trainer arguments whose values `BADPOConfig` fixes, whatever the user requests.
-# The fields of these arguments keep transformers' defaults, because command-line parsers turn fields into flags.
+# Trainer arguments that `BADPOConfig` always sets to the values below.
+# `BADPOConfig` does not redefine fixed arguments as fields, because command-line parsers turn fields into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -112,7 +112,7 @@ class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: those of `transformers.TrainingArguments` and the fields below.
 
     The arguments have the same names and defaults as in TRL's ``DPOConfig``. The batch size counts judgments: an
-    optimizer step has ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
+    optimizer step takes ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
     ``batching="comparisons"``, the batch size counts comparisons instead of judgments.
 
     Parameters
@@ -120,16 +120,16 @@ class BADPOConfig(TrainingArguments):
     beta : float
         Strength of the pull toward the reference. The margin is u = beta * (log-ratio of a minus log-ratio of b).
     max_length : int or None
-        Maximum number of tokens in a prompt together with a response. Longer responses are truncated at the end. None
-        means no limit.
+        Maximum number of tokens in a prompt together with a response. If there are more tokens, the end of the response
+        is truncated. None means no limit.
     max_prompt_length : int or None
-        Maximum number of tokens in a prompt. Longer prompts are truncated on the left. Only for ``encoding="paper"``,
-        where None means 384.
+        Maximum number of tokens in a prompt. Longer prompts are truncated on the left. The limit requires
+        ``encoding="paper"``, for which None means 384.
     encoding : {"trl", "paper"}
         ``trl`` produces the same token ids as TRL's ``DPOTrainer``; ``paper`` produces those of the paper.
     bias : str or None
-        Parts of theta_k that are learned, as a key of `badpo.objective.bias.VARIANTS`. ``none`` is DPO, ``pooled`` has
-        one bias for all annotators, ``per_annotator`` has one bias for each annotator, ``shared_mean`` has both, and
+        Learned parts of theta_k, as a key of `badpo.objective.bias.VARIANTS`. ``none`` is DPO, ``pooled`` learns one
+        bias for all annotators, ``per_annotator`` learns one bias for each annotator, ``shared_mean`` learns both, and
         ``class`` adds an offset for each class of annotators. None means ``shared_mean``, or ``pooled`` if the votes
         name no annotators.
     bias_fit : {"anchored", "adam"} or None
@@ -141,32 +141,32 @@ class BADPOConfig(TrainingArguments):
         its initial value. None means 0.01.
     warm_start : {"zero", "offline", "audit"}
         With ``adam``: initial value of theta. "zero" starts at 0, which anchors the policy at the attribute rate of the
-        reference. "offline" starts at the log-odds of the training votes. "audit" starts at the log-odds of their swap
-        pairs, in which quality cancels, or like "offline" if there are no swap pairs.
+        reference. "offline" starts at the log-odds of the training votes. "audit" starts at the log-odds of the votes
+        on swap pairs, in which quality cancels out, or like "offline" if there are no swap pairs.
     gold_annotators : list of str
         Annotators who are known to have no bias. Their theta is held at zero, and their votes identify the shared bias
         of the other annotators. The list contains ids as in the table, or pseudonyms; the config stores pseudonyms.
     batching : {"random", "grouped", "comparisons"}
         ``random`` shuffles individual judgments, as in the paper. ``grouped`` shuffles comparisons and keeps the
-        judgments of a comparison together. A step then has the same number of judgments on fewer comparisons, which
-        makes it faster. With ``comparisons``, the batch size counts comparisons, each with all its judgments.
+        judgments on a comparison together. A step then contains the same number of judgments on fewer comparisons,
+        which makes it faster. With ``comparisons``, the batch size counts comparisons, each with all its judgments.
     disable_dropout : bool
         Whether to train without dropout, so that the policy and the reference agree at the first step.
     reference_cache : str or None
         Folder of the reference log-probabilities. None means a folder in the user's cache, which all runs share.
     attention : {"packed", "padded"}
-        ``packed`` reads each prompt once for both responses and has no padding. ``padded`` uses the model's own
+        ``packed`` reads each prompt once for both responses and needs no padding. ``padded`` uses the model's own
         attention, with one row for each response.
     router_aux_loss_coef : float or None
-        Weight of the load-balancing loss of a mixture of experts, as in TRL. Responses are then padded. None means the
-        weight in the model's configuration; 0 disables the loss.
+        Weight of the load-balancing loss of a mixture of experts, as in TRL. The loss requires padded responses. None
+        means the weight in the model's configuration; 0 disables the loss.
     model_init_kwargs : dict or None
         Arguments for ``AutoModelForCausalLM.from_pretrained`` if the model is given by name.
     trust_remote_code : bool
         Whether a model that is given by name may run its own code. Presets and recipes cannot set this to True.
     bf16 : bool or None
-        Whether to use bf16 autocast. None means True if the device supports bf16, as in TRL. Otherwise, the run uses
-        float32.
+        Whether to use bf16 autocast. None means True if the device supports bf16, as in TRL. On other devices, the run
+        uses float32.
 
     References
     ----------

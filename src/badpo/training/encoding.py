@@ -35,7 +35,7 @@ ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
 # Number of comparisons that badpo passes to the tokenizer at once.
 _ENCODED_AT_ONCE = 1_000
-# Time limit in seconds for one call that renders a chat template; such a call usually takes less than a second.
+# Time limit, in seconds, for rendering a chat template once. Rendering usually takes less than a second.
 _MOST_SECONDS = 60.0
 
 # A chat message, or any object that a chat template accepts as a message.
@@ -310,8 +310,8 @@ def report_lengths(
 ) -> list[Problem]:
     """Report how many comparisons the length limit excludes, and how many responses and attributes it changes.
 
-    A truncated response loses attributes at its end, such as a signature. Votes on such a response would train the
-    policy on an attribute that the truncated text no longer contains.
+    A truncated response loses attributes at its end, such as a signature. Votes on the response would train the policy
+    on an attribute that the truncated response no longer has.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits

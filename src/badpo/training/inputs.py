@@ -47,7 +47,7 @@ from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
 
-# Configurations of a model, each with the dropout settings that `disable_dropout` set to zero.
+# The original dropout settings that `disable_dropout` set to zero, for each configuration object of a model.
 Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
 # badpo's column names, mapped to the table's column names; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
@@ -330,8 +330,8 @@ def make_theta_rule(
 ) -> ThetaRule | None:
     """Create the update rule of theta ("anchored" or "adam"); return None if no part of theta is learned.
 
-    ``losses`` is the objective's loss function. ``judgments`` contains all training votes, or is None for a stream, in
-    which case theta starts at 0.
+    ``losses`` is the objective's loss function. ``judgments`` contains all training votes. For a stream, ``judgments``
+    is None, and theta starts at 0.
     """
     if not bias.parts:
         return None
@@ -341,7 +341,7 @@ def make_theta_rule(
 
 
 def make_start_votes(judgments: Judgments) -> JudgedVotes:
-    """Return the training votes with margins of zero, because the policy's margins are zero before training."""
+    """Return the training votes with the policy's margins before training, which are zero."""
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
@@ -478,13 +478,13 @@ def read_training(
             f"bias: {chosen} needs at least one attribute. Declare an attribute, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    # the notice N110 is dropped if the notice N161 or N163 is given, because it would repeat this notice
+    # the notice N110 would only repeat the notice N161 or N163, so N110 is dropped if one of them is given
     known = [finding for finding in judgments.findings if finding.code != "N110" or not findings]
     return TrainingData(judgments, chosen, [*known, *findings])
 
 
 def require_texts_alone(judgments: Judgments) -> None:
-    """Raise `DataError` (E144) if the table has images, because the policy would not see them."""
+    """Raise `DataError` (E144) if the table contains images, which the policy would not see."""
     for finding in judgments.findings:
         if finding.code == "W108":
             what = f"{finding.what}; the votes are about images, and this trainer trains only on text"
