@@ -58,12 +58,12 @@ WIDEST_TAU = 5.0
 # A judgment whose difference is capped contains no information about bias.
 # If differences beyond ten units are ignored, credible intervals have a coverage of 94 %.
 MOST_UNITS, OUTLYING = 3.0, 10.0
-# Largest number of annotator groups whose sizes are reported.
+# The audit reports the sizes of at most this many annotator groups.
 SIZES_SHOWN = 5
-# If a prompt has on average at least this many comparisons, standard errors are clustered by prompt.
-# Standard errors are also clustered by prompt if the share of repeated votes exceeds this value.
+# Standard errors are clustered by prompt if the mean number of comparisons per prompt is at least OFTEN_REPEATED.
+# Standard errors are also clustered by prompt if the share of repeated votes exceeds FEWEST_REPEATED.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
-# Statuses of annotators whose bias has an estimate, finite or infinite.
+# An annotator with one of these statuses has a finite or infinite estimate of bias.
 ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (
@@ -104,9 +104,9 @@ UNRELIABLE = "not known: estimating reliability requires comparisons with two an
 BY_MODELS = "reliability is estimated from how votes depend on the strengths of the models that wrote the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 LOW_RELIABILITY = 0.5
-# Mean number of votes per annotator on equal sides below which random responders are hard to detect.
+# If annotators average fewer votes on equal sides than this, random responders are hard to detect.
 # FEW_EQUAL comes from 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
-# Audits of the 25 pools raised 25 false flags with 10 such votes per annotator, 11 with 20 votes, and 0 with 40 votes.
+# With 10, 20 and 40 votes on equal sides per annotator, audits of these pools raised 25, 11 and 0 false flags.
 FEW_EQUAL = 25
 # The adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
 # In pools simulated with tau = 0.5, confidence intervals covered 92 % of the biases, and credible intervals 90 %.
@@ -115,7 +115,7 @@ UNSURE = 0.25
 # If a class has at least this many annotators, their reliability is shrunk toward the mean of the class.
 # If all annotators were shrunk toward one mean, differences in reliability between classes would look like bias.
 LARGE_CLASS = 8
-# Explanations in the report, by state of the reliability estimate.
+# For each state of the reliability estimate, the report shows one of these explanations.
 RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
@@ -252,12 +252,12 @@ class Design:
 
     @property
     def first_votes(self) -> tuple[Ints, Ints, Ints]:
-        """Arrays (comparison, sign, annotator) of the first vote that each annotator cast on each comparison."""
+        """Comparisons, signs and annotators of the votes, limited to an annotator's first vote on each comparison."""
         first = self.is_first
         return self.comparison[first], self.sign[first], self.annotator[first]
 
     def count_by_annotator(self, chosen: Bools) -> Ints:
-        """Count the votes selected by ``chosen``, with one row per annotator and one column per attribute."""
+        """Count the votes selected by ``chosen``; the result has one row per annotator and one column per attribute."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
@@ -299,7 +299,7 @@ def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: s
 
 
 def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
-    """Return the judgments with the listed annotators marked as models, like the annotators of the class "model"."""
+    """Return the judgments with the listed annotators marked as models, as if their class were "model"."""
     annotators = judgments.annotators.copy()
     find_named_annotators(annotators["pseudonym"], models, "models")
     ids = list(dict.fromkeys(map(str, models)))
@@ -313,7 +313,10 @@ def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 
 
 class ClassComparison(NamedTuple):
-    """Class offsets, the p-value for equal offsets, and the reason if reliability may explain the difference."""
+    """Class offsets with the p-value of the hypothesis that all offsets are equal.
+
+    If reliability may explain the differences between classes, ``doubt`` says why.
+    """
 
     rows: list[audit_json.ClassRow]
     p_value: float | None
@@ -324,9 +327,9 @@ class ClassComparison(NamedTuple):
 class BiasFit:
     """Estimated biases of the annotators, with estimates of reliability, tests and class comparisons.
 
-    ``sums`` is None unless almost every comparison has exactly one vote. For each adjusted attribute, ``lines`` has the
-    adjustment for reliability. For each attribute, ``equal_p`` is the p-value of the hypothesis that all biases are
-    equal, and ``needs_reliability`` says whether differences in reliability would change the biases.
+    ``sums`` is None unless almost every comparison has exactly one vote. For each adjusted attribute, ``lines``
+    contains the adjustment for reliability. For each attribute, ``equal_p`` is the p-value of the hypothesis that all
+    biases are equal, and ``needs_reliability`` says whether differences in reliability would change the biases.
     """
 
     anchored: Bools
@@ -345,7 +348,7 @@ class BiasFit:
         return bool(self.lines) and not self.reliability.unknown
 
     def reason_not_to_compare(self, j: int) -> str:
-        """Reason why the audit does not compare annotators on an attribute; empty if annotators are compared."""
+        """Reason why the audit does not compare annotators on an attribute; an empty string if it does."""
         if self.sums is None or self.biases.absolute[j]:
             return ""
         return self.sums.assignment["reason"]
@@ -391,7 +394,7 @@ def estimate_gold_choices(design: Design, anchored: Bools) -> tuple[Interval | N
 
 
 def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
-    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``reliability_votes``."""
+    """Part of each vote's logit that is due to biases toward attributes of the judgment (for ``reliability_votes``)."""
     estimates, logits = _usable_estimates(biases), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_judgment_attribute & biases.absolute):
         mean = shrink_normal(*estimates[:, :, j]).posterior.mean
@@ -402,13 +405,13 @@ def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
 def shrink_deviations(
     design: Design, biases: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[ShrunkenBiases]:
-    """Compute each attribute's posterior of the deviations, adjusted for reliability if ``lines`` has the attribute.
+    """Compute the posterior of the deviations for each attribute; ``lines`` contains the adjustments for reliability.
 
     With the conditional likelihood, the function integrates the likelihood of the votes over the biases, so the result
-    is accurate even with few votes per annotator. With other estimators, the estimates are treated as normal. If almost
-    no annotator has more than one or two votes on contested comparisons, the votes put no upper limit on tau; tau is
-    then NaN, and no estimate is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have
-    in common, which is not part of tau.
+    is accurate even with few votes per annotator. With other estimators, the function treats the estimates as normally
+    distributed. If almost no annotator has more than one or two votes on contested comparisons, the votes put no upper
+    limit on tau; tau is then NaN, and no estimate is shrunk. ``shared`` is the variance of an error that all estimates
+    of an attribute have in common, which is not part of tau.
     """
     is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
     is_normal |= biases.quality != "conditional"
@@ -433,12 +436,12 @@ def shrink_deviations(
 
 
 def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
-    """Shrink biases measured relative to gold annotators, and then add the error that all these biases share."""
+    """Shrink biases that were measured relative to gold annotators, then add the error that the biases share."""
     value, variance = estimates[0], estimates[1] ** 2
     if line is not None:
         value, variance = line.adjust(*estimates)
     adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau covers both cases: reliability explains part of the variance, or none of the variance.
+    # The interval of tau covers two cases: reliability explains part of the variance between annotators, or none.
     unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
     sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(
@@ -537,7 +540,10 @@ def _posterior_columns(
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Find comparisons that an annotator judged in both orders; ``same`` says if both votes chose the same response."""
+    """Find comparisons that an annotator judged in both orders.
+
+    ``same`` says whether both votes chose the same response.
+    """
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     groups = votes.groupby(["annotator", "comparison"], sort=False)
@@ -718,7 +724,7 @@ def _build_pool_row(
 
 
 def _write_caveat(fit: BiasFit, j: int) -> str:
-    """Return a caveat about annotator differences if comparisons have one vote each; otherwise an empty text."""
+    """If comparisons have one vote each, return a caveat about annotator differences; otherwise, an empty string."""
     if fit.sums is None or fit.biases.absolute[j] or fit.reason_not_to_compare(j):
         return ""
     p_value, smallest = fit.sums.assignment["p_value"], fit.sums.assignment["smallest"]
@@ -737,7 +743,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 
 
 def _list_refused_figures(fit: BiasFit, j: int) -> dict[str, str]:
-    """Return the figures that the audit does not report for an attribute, as keys, and the reasons, as values."""
+    """Map each figure that the audit does not report for an attribute to the reason."""
     refused = {}
     if not has_known_tau(fit.shrunken_biases[j]):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)
@@ -804,7 +810,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
     doubt = RELIABILITY_NOTES[merit.unknown] if merit.unknown else EXPLAINED
     is_doubted = (if_equal.p_value < LEVEL) & ~biases.absolute
     is_doubted &= (offsets.p_value >= LEVEL) | bool(merit.unknown)
-    # number of informative votes that the people of each class cast on each attribute
+    # for each class and attribute, number of informative votes that people in the class cast
     n_votes = np.where(design.is_person[:, None], biases.n_informative, 0)
     of_class = [np.where((design.classes == label)[:, None], n_votes, 0) for label in design.labels]
     return [
@@ -829,7 +835,7 @@ def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassCompari
 
 
 def _count_members(biases: BiasEstimates, j: int) -> pd.Series:
-    """Size of each group of annotators who are connected by informative comparisons, largest group first."""
+    """Sizes of the groups of annotators who are connected by informative comparisons; the largest group comes first."""
     component = pd.Series(biases.component[:, j])
     return component[component >= 0].value_counts()
 
@@ -842,7 +848,7 @@ def _build_graph_row(design: Design, biases: BiasEstimates, j: int) -> audit_jso
 
 
 def _build_group_rows(design: Design, fit: BiasFit, j: int) -> list[audit_json.GroupRow]:
-    """Estimate tau in each large group of annotators, if several large groups share no comparisons."""
+    """If several large groups of annotators share no comparisons, estimate tau in each large group."""
     sizes, rows = _count_members(fit.biases, j), list[audit_json.GroupRow]()
     large = sizes.index[sizes >= FEWEST_ANNOTATORS]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
@@ -869,7 +875,7 @@ def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> audit_json
 
 
 def _build_shared_bias_row(design: Design, fit: BiasFit, j: int) -> audit_json.SharedBiasRow:
-    """Mean bias with two intervals: for these annotators on new comparisons, and for a population of annotators."""
+    """Mean bias with two intervals: for the same annotators on new comparisons, and for a population of annotators."""
     biases, sums, n_anchors = fit.biases, fit.sums, int(fit.anchored.sum())
     is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
     is_used = (biases.se[:, j] > 0) & is_known

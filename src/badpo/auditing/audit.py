@@ -55,8 +55,8 @@ from badpo.theory import Floats
 Progress = Callable[[str, float], None]
 # The audit reports the number of votes needed for confidence intervals of these half-widths, in log-odds.
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's running time, including the reading of the data, that precedes each stage.
-# These shares of the running time are medians over four tables (1,000 to 20,000 comparisons, 30 to 200 annotators).
+# Before each stage, this share of the running time has passed; the running time includes reading the data.
+# The shares of the running time are medians over four tables (1,000 to 20,000 comparisons, 30 to 200 annotators).
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
@@ -168,7 +168,10 @@ def keep_estimable_attributes(judgments: Judgments) -> tuple[Judgments, list[Pro
 
 
 def name_file(data: Judgments | Source) -> str:
-    """Return the file name without its folder, because folder names can identify people; empty without a file."""
+    """Return the file name without its folder, or an empty string if the data are not from a file.
+
+    The result omits the folder, because folder names can identify people.
+    """
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
@@ -214,7 +217,10 @@ def build_summary(
     problems: Sequence[Problem],
     data: Judgments | Source,
 ) -> audit_json.AuditSummary:
-    """Compute the figures of audit.json, some of them as NumPy numbers; ``whole`` contains all judgments."""
+    """Compute the figures for audit.json.
+
+    ``whole`` contains all judgments. Some of the figures are NumPy numbers.
+    """
     judgments, design, estimates = facts.judgments, facts.design, facts.estimates
     both, swap = both_orders(whole), swap_pair_sides(judgments)
     return {
@@ -325,7 +331,7 @@ def build_votes_needed(design: Design, biases: BiasEstimates) -> list[audit_json
 def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
     r"""Number of informative votes that the median annotator needs for a 95 % confidence interval of ±``half_width``.
 
-    The information of independent votes is additive. With the variance v = n se^2 of a single informative vote, the
+    The information of independent votes is additive. If v = n se^2 is the variance of a single informative vote, the
     number of votes needed is
 
     .. math:: n^* = v\, (1.96 / h)^2

@@ -17,12 +17,13 @@ from badpo.estimation.significance import equal_bias_p_value, format_p_value
 from badpo.results.audit_json import TieRow, Voters
 from badpo.theory import Bools, Floats, Ints
 
-# The usual number of votes (2 or more) is the smallest number that at least this share of comparisons has.
+# The usual number of votes is the smallest number (2 or more) that occurs on at least this share of comparisons.
 USUAL_SHARE = 0.05
-# Evidence of adjudication requires at least this many comparisons with extra votes, and this many standard errors.
+# Evidence of adjudication requires at least FEWEST_EXTENDED comparisons with extra votes.
+# The shares of disagreeing pairs must differ from one half by more than SURE standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
 # An adjudicator has at least FEWEST_DECIDED votes.
-# At least the share NEARLY_ALL of an adjudicator's votes is on comparisons with extra votes.
+# An adjudicator casts at least the share NEARLY_ALL of their votes on comparisons with extra votes.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 
 
@@ -42,8 +43,8 @@ class Adjudication(NamedTuple):
 def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
     """Return the judgments used for estimation, and a notice or warning for each kind of omitted judgment.
 
-    If an annotator votes several times on the same comparison with the same attribute differences, only the first vote
-    is used, because repeated votes are dependent. Votes in both orders of the responses are kept if the position is a
+    Repeated votes are dependent. If an annotator votes several times on the same comparison with the same attribute
+    differences, only the first vote is used. Votes in both orders of the responses are kept if the position is a
     declared attribute. Votes that settle disagreements (`find_adjudicating_votes`) are also excluded.
     """
     if not judgments.has_identities:
@@ -108,8 +109,8 @@ def _report_adjudication(found: Adjudication, n: int) -> Problem:
 def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
     r"""Find votes that were cast because the first votes on a comparison disagreed; return None if there are none.
 
-    If nobody adds votes because earlier votes disagree, the votes on a comparison are exchangeable draws, and at most
-    half of all vote pairs disagree:
+    Without adjudication, the votes on a comparison are exchangeable draws, and at most half of all vote pairs are
+    expected to disagree:
 
     .. math:: E\Bigl[\frac{2 w (n - w)}{n (n - 1)}\Bigr] = E[2 p (1 - p)] \le \frac12
 
@@ -159,7 +160,7 @@ def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Ad
 
 # -- ties ------------------------------------------------------------------------------------------------------
 
-# Significance level, over all attributes, of the tests for selective ties.
+# The tests for selective ties have this significance level over all attributes together.
 SELECTIVE = 0.05
 # The test caps differences at this multiple of the median, so that a few large differences do not dominate.
 MOST_SIZE = 3.0
@@ -168,7 +169,7 @@ MOST_SIZE = 3.0
 def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
     """Effect of omitting ties, for each attribute of the responses; empty if the table has no rows for ties.
 
-    A row has ``n``, the number of ties on comparisons whose sides differ; ``n_annotators``, ``n_people`` and
+    A row contains ``n``, the number of ties on comparisons whose sides differ; ``n_annotators``, ``n_people`` and
     ``is_dominated``, which describe who called these ties or the other ties; ``differing_share`` and ``alike_share``,
     the shares of ties among judgments whose sides differ and among judgments whose sides do not differ; ``size_p``, the
     p-value of the hypothesis that ties do not depend on the difference (on its size for a continuous attribute);
@@ -218,7 +219,10 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
 
 
 def _describe_callers(groups: Sequence[pd.Series], models: Collection[str]) -> Voters:
-    """Smallest numbers of annotators and people who called a group of ties, and whether few people dominate a group."""
+    """Count the annotators and people who called each group of ties; return the smallest counts over all groups.
+
+    The result also says whether few people dominate a group.
+    """
     counts = [group.value_counts() for group in groups if group.notna().any()]
     people = [each[~each.index.isin(models)] for each in counts]
     return {
@@ -276,7 +280,7 @@ def _test_selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # P-value: the probability that, by chance, the sides differ for all ties or for no tie.
+        # The p-value is the probability that the sides differ by chance for all ties or for no tie.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():

@@ -1,4 +1,4 @@
-"""Warnings and notices about an audit's estimates; one function for each code has the condition and the remedy."""
+"""Warnings and notices about an audit's estimates; each code has a function with the condition and the remedy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 from badpo.estimation.significance import PoolAgreement, format_p_value
 
-# P-values below which the audit reports that annotators differ (W409) and that anchors differ (W407).
+# If the p-value of the test for differences is below DIFFERENT, W409 mentions that annotators differ.
+# If the p-value for the anchors is below ANCHORS_DIFFER, W407 reports that the anchors differ.
 DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
-# Annotators agree by chance if the upper confidence limit of the agreement is at most this share of vote pairs.
+# The audit reports chance agreement (W431) if the upper confidence limit of the agreement is at most this value.
 BY_CHANCE = 0.55
 # With fewer prompts than this and several comparisons per prompt, annotators' intervals have a coverage below 95 %.
 FEW_PROMPTS = 200
@@ -104,7 +105,7 @@ def incomparable_annotators(facts: AuditFacts) -> Found:
 
 
 def few_prompts(facts: AuditFacts) -> Found:
-    """N433: many comparisons have few prompts."""
+    """N433: many comparisons share few prompts."""
     design = facts.design
     if design.prompt is None or not design.has_repeated_prompts or not design.has_identities:
         return

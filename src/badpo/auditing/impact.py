@@ -1,4 +1,4 @@
-"""Count the labels that biases change, and select judgments to reread for each flag and example pairs per attribute."""
+"""Count the labels that biases change; select judgments to reread for each flag and an example pair per attribute."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -23,9 +23,10 @@ DRAWS, SEED = 100, 0
 MOST_REREAD = 20
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
-# Largest size of a quoted excerpt: first words, last words, and characters.
+# A quoted excerpt contains at most this many first words, last words and characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
-# Pairs of responses are too short below SHORTEST_PAIR characters, and long or very long above the LONG_PAIRS limits.
+# A pair of responses with fewer than SHORTEST_PAIR characters counts as too short.
+# A pair counts as long above the first LONG_PAIRS limit, and as very long above the second limit.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
@@ -67,7 +68,7 @@ def count_changed_labels(design: Design, fit: BiasFit) -> list[LabelChanges]:
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
     labels and training pairs. Posterior draws include the biases, the quality of each comparison and the noise of each
     vote. Both ``labels`` and ``pairs`` are None if tau cannot be estimated, or if almost all comparisons have one vote.
-    ``n_contested`` is the number of comparisons whose sides differ in the attribute and whose votes have a minority.
+    ``n_contested`` is the number of comparisons whose sides differ in the attribute and whose votes disagree.
     """
     random = np.random.default_rng(SEED)
     posteriors = {j: one.posterior for j, one in enumerate(fit.shrunken_biases) if np.isfinite(one.tau)}
@@ -111,9 +112,9 @@ def count_changed_labels(design: Design, fit: BiasFit) -> list[LabelChanges]:
 
 
 class ContestedVotes(NamedTuple):
-    """Votes on comparisons whose sides differ in an attribute and whose votes have a minority.
+    """Votes on comparisons whose sides differ in an attribute and whose votes disagree.
 
-    ``vote`` has the positions of the votes, ``number`` numbers each vote's comparison from 0, and ``order`` sorts the
+    ``vote`` holds the positions of the votes, ``number`` numbers each vote's comparison from 0, and ``order`` sorts the
     votes by comparison. ``differing`` is the mean difference of the sides of each comparison.
     """
 

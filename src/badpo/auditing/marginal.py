@@ -32,13 +32,14 @@ from badpo.theory import Bools, Floats, Ints
 
 # A word, category or model name is used as a covariate if 5 % to 95 % of the comparisons contain it.
 RARE, COMMON = 0.05, 0.95
-# Largest number of words used as covariates, of words read from each prompt, and of categories in a column.
+# At most MOST_WORDS words are covariates, and at most WORDS_READ words are read from each prompt.
+# A column with more than MOST_CATEGORIES categories is not a covariate.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 # Reliability is estimated from model strengths if the slope of the votes exceeds this many standard errors.
 LEAST_SLOPE = 4.0
 # The audit reports the number of comparisons needed for a confidence interval of this half-width, in log-odds.
 HALF_WIDTH = 0.5
-# Attenuation of differences between annotators if the quality of comparisons (sd 1.5) is not modeled.
+# If the quality of comparisons (sd 1.5) is not modeled, differences between annotators shrink to this share.
 # `python -m bench.audit_statistics --table one_vote` prints the attenuation in the last column.
 ATTENUATION = 0.7
 
@@ -106,7 +107,7 @@ def fit_sums(
     names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # The order of the responses counts as random if the order correlates with no known feature of the responses.
+    # The order of the responses counts as random if it correlates with no known feature of the responses.
     features = np.column_stack(
         [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )
@@ -181,7 +182,7 @@ def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints)
 def check_assignment(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
 ) -> AssignmentRow:
-    """Test whether comparisons were assigned to annotators at random, with all covariates that the table has.
+    """Use all covariates in the table to test whether comparisons were assigned to annotators at random.
 
     The covariates are attribute differences, text lengths, words that some prompts share, columns with few categories,
     and the models that wrote the responses.
@@ -241,7 +242,7 @@ def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
 
 
 def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
-    """Words that only some prompts contain, sorted by how close their share of the prompts is to one half."""
+    """Words that only some prompts contain; words that occur in about half of the prompts come first."""
     prompts = judgments.comparisons["prompt"]
     number, distinct = pd.factorize(
         prompts.map(lambda text: text if isinstance(text, str) else plain_text(text))
@@ -261,8 +262,8 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
 def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     """Names of the models that wrote responses, and a matrix with +1 for the model of response a and -1 for that of b.
 
-    Each model with responses in at least 5 % of the comparisons has a column. The matrix has no columns if the table
-    does not name models.
+    The matrix has a column for each model that wrote responses in at least 5 % of the comparisons. If the table does
+    not name models, the matrix has no columns.
     """
     n, table = judgments.n_comparisons, judgments.comparisons
     if not {*MODELS} <= {*table}:

@@ -1,4 +1,7 @@
-"""Estimate the pool's bias toward declared attributes, also from swap pairs, and toward undeclared surface features."""
+"""Estimate the pool's bias toward declared attributes and undeclared surface features.
+
+The bias toward declared attributes is also estimated from swap pairs.
+"""
 
 import hashlib
 import itertools
@@ -34,7 +37,7 @@ from badpo.theory.summaries import Interval
 
 # With fewer prompts than this, the small-cluster correction noticeably widens intervals, and the audit says so.
 MANY_PROMPTS = 50
-# Largest number of rows in the search for revealing sums of four rows; a search over more rows takes seconds.
+# The search for revealing sums of four rows covers at most this many rows; a search over more rows takes seconds.
 MOST_ROWS = 40
 
 
@@ -147,7 +150,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     A row contains, for every vote, the side with the row's attribute (`attribute_sides`). The sign of a vote is +1 or
     -1, and a side is +1, -1 or 0. From the published figures of a row, a reader can compute the sum of side times sign
     over all votes. The reader can also add or subtract the sums of up to three other rows, including the same row
-    several times. A row is revealing if the votes of all but one to four people cancel in such a combination of rows.
+    several times. A row is revealing if, in one of these combinations, the votes cancel for all but one to four people.
     The page omits revealing rows, so the search does not combine later rows with them. The search covers at most
     ``MOST_ROWS`` rows; all later rows count as revealing.
     """
@@ -157,7 +160,7 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     else:  # each vote may be from a different person
         who, is_chosen = np.arange(len(who)), np.ones(len(who), dtype=bool)
     person, people = pd.factorize(who[is_chosen])
-    # Votes have random weights. A person's votes almost surely cancel in a sum of rows only if the weights cancel.
+    # Each vote gets a random weight. If a person's weights cancel in a sum of rows, so do the votes (almost surely).
     weights = np.random.default_rng(0).integers(2**62, size=len(person))
     signed, revealing = [np.zeros(len(people), np.int64)], list[bool]()
     for row in rows:
@@ -204,7 +207,7 @@ def log_odds_row(pooled: LogOdds, n_votes: int) -> audit_json.CrossVotesRow:
 
 
 def _remove_wide(row: audit_json.CrossVotesRow) -> audit_json.CrossVotesRow:
-    """Remove the estimates from a row if the interval is too wide, and set ``interval`` to "too wide"."""
+    """If the interval is too wide, remove the estimates from the row, and set ``interval`` to "too wide"."""
     is_naive = row["interval"] == "naive only"
     ends = (row["naive_ci_low"], row["naive_ci_high"]) if is_naive else (row["ci_low"], row["ci_high"])
     if drop_wide_ends(*ends) == [*ends]:
@@ -251,8 +254,8 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
     r"""Log-odds that the response with each attribute wins, and the votes used: swap pairs or all judgments.
 
     The responses in a swap pair differ only in the attribute, so quality cancels out. If an attribute has no swap
-    pairs, the log-odds come from all cross-group judgments. In this case, the quality of the responses attenuates the
-    log-odds, or biases the log-odds if quality correlates with the attribute.
+    pairs, the log-odds come from all cross-group judgments. Log-odds from all cross-group judgments are attenuated by
+    the quality of the responses, or biased if quality correlates with the attribute.
 
     The log-odds are per unit; they are None without a cross-group vote, and infinite if all votes are for one side.
     """
@@ -266,10 +269,12 @@ def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None
 
 
 def swap_pair_sides(judgments: Judgments) -> Floats:
-    """Sides with each attribute for votes on swap pairs, and 0 for other votes; shape (n_votes, n_attributes).
+    """For each vote on a swap pair, the side with each attribute; for other votes, 0.
+
+    The result has the shape (n_votes, n_attributes).
 
     The two responses in a swap pair have the same body: the text without signature, Markdown markers and repeated
-    spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` has the value "swap". In all other
+    spaces. A comparison is also a swap pair if a column ``kind`` or ``kinds`` contains the value "swap". In all other
     declared attributes, the sides of a swap pair do not differ. An attribute of the judgment, such as which response
     was shown first, has no swap pairs.
     """
@@ -295,8 +300,9 @@ def _build_swap_pair_rows(
 ) -> list[audit_json.SwapPairRow | None]:
     """Bias toward each attribute, estimated from swap pairs, so that quality cancels out; None without an estimate.
 
-    A row has the log-odds with an interval, the numbers of votes and voters, and the assumption behind the estimate
-    (``assumes``, part of a sentence). If all swap pairs have the same prompt, the limits of the interval are None.
+    A row contains the log-odds with an interval, the numbers of votes and voters, and the assumption behind the
+    estimate (``assumes``, phrased as part of a sentence). If all swap pairs share one prompt, the limits of the
+    interval are None.
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[audit_json.SwapPairRow | None] = []
@@ -319,8 +325,9 @@ def _build_swap_pair_rows(
 # Feature -> its attribute. The scan skips a feature if an attribute of the same or a similar type is declared.
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
-# Minimum bias toward a feature that should be declared, in log-odds; 0.3 corresponds to 57 wins in 100 judgments.
-# The audit recommends a feature only if the responses differ in the feature in at least this share of judgments.
+# The audit recommends declaring a feature only if the bias toward the feature is at least LARGE_LOG_ODDS.
+# Log-odds of 0.3 correspond to 57 wins in 100 judgments.
+# In at least COMMON_SHARE of the judgments, the responses must also differ in the feature.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.
@@ -385,7 +392,7 @@ def scan_features(
 
 
 # A feature is tested if its differences correlate at least this strongly with the differences in an attribute.
-# The test whether a feature explains the biases has this significance level over all feature-attribute pairs.
+# The tests of whether a feature explains the biases have this significance level over all feature-attribute pairs.
 LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 
@@ -403,7 +410,7 @@ def find_confounding_features(
 ) -> list[ConfoundingFeature]:
     """Find undeclared features that explain the annotators' biases better than a correlated, declared attribute.
 
-    ``biases`` has the annotators' biases toward all attributes, with the shape (n_annotators, n_attributes).
+    ``biases`` contains the annotators' biases toward all attributes, with the shape (n_annotators, n_attributes).
     """
     known, both = np.nan_to_num(biases)[votes.annotator] * votes.delta, (judgments, measured)
     sides = declared, features = [attribute_sides(each.delta, each.cross_group()) for each in both]

@@ -52,14 +52,17 @@ def split_bound(text: str) -> tuple[str, ...]:
 
 
 class AuditedTable(TypedDict, total=False):
-    """Source of the votes and number of annotators of an earlier audit; empty if the folder has no audit."""
+    """Facts about an earlier audit: where the votes came from and how many annotators there were.
+
+    The mapping is empty if the folder contains no audit.
+    """
 
     source: str
     n_annotators: int
 
 
 def read_audited_table(folder: Path) -> AuditedTable:
-    """Read an earlier audit's source and number of annotators from a folder; empty if the audit cannot be read."""
+    """Read facts about an earlier audit from a folder; return an empty mapping if the audit cannot be read."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
@@ -250,7 +253,7 @@ class AuditResult:
         return [message for bound in several if (message := self._report_exceeded(*split_bound(bound)))]
 
     def _report_exceeded(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
-        """Return a message if the figure exceeds the bound, and an empty text otherwise."""
+        """Return a message if the figure exceeds the bound, and an empty string if it does not."""
         rows = {row["name"]: row for row in self.summary["attributes"]}
         if name not in rows:
             _refuse_bound(text, name, rows)
@@ -279,7 +282,7 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """Show the report page in an iframe, so that the style of the page does not affect the notebook."""
-        # With this base URL, links within the page lead to the page instead of the notebook.
+        # This base URL makes links within the report page lead to the page instead of the notebook.
         inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
         page = html.escape(inside, quote=True)
         return (

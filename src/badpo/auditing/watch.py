@@ -1,4 +1,4 @@
-"""Audit votes as they arrive, with a false discovery rate that holds at any number of looks."""
+"""Audit votes as they arrive, and control the false discovery rate no matter how often you look at the votes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class AuditMonitor:
     """Sequential test (e-process) for each annotator and attribute, updated with each closed comparison.
 
     The false discovery rate is at most alpha for all flags, for the flags with the reading "bias", and for the
-    unreliable annotators, no matter how often the flags are inspected. The guarantee fails if the decision to close a
-    comparison depends on its votes.
+    unreliable annotators, no matter how often the flags are inspected. The rate is not controlled if the decision to
+    close a comparison depends on its votes.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class AuditMonitor:
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
         if any(map(pd.isna, annotators)):
             raise ValueError(f"{where}: an annotator has no id")
-        annotators = [*map(str, annotators)]  # a saved state has annotator ids as text
+        annotators = [*map(str, annotators)]  # a saved state stores annotator ids as strings
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: sign must be +1 or -1 for each annotator")
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
@@ -203,7 +203,8 @@ class AuditMonitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state atomically to a JSON file that only the current user can read.
 
-        The state file has numbers for each annotator, 24 characters for each comparison and a checksum, but no votes.
+        The state file contains numbers for each annotator, 24 characters for each comparison and a checksum, but no
+        votes.
         """
         state = {
             "schema": STATE_SCHEMA,
@@ -244,7 +245,7 @@ class AuditMonitor:
 
 
 def _digest(text: str, size: int) -> str:
-    """Return a digest of ``size`` bytes as a hexadecimal string."""
+    """Return a digest with a length of ``size`` bytes as a hexadecimal string."""
     return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
@@ -306,9 +307,9 @@ class WatchSummary(TypedDict):
 class WatchResult:
     """Findings of one call of `watch` on the votes cast so far.
 
-    ``summary`` has counts, the flagged annotators of each attribute with the reading of each flag ("bias",
-    "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings. ``table`` has the e-values of all
-    annotators and is the result of `badpo.auditing.watch.AuditMonitor.table`.
+    ``summary`` contains counts, the flagged annotators of each attribute with the reading of each flag ("bias",
+    "reliability" or "open"), the unreliable annotators (``unreliable``) and warnings. ``table`` contains the e-values
+    of all annotators and is the result of `badpo.auditing.watch.AuditMonitor.table`.
     """
 
     summary: WatchSummary
@@ -485,7 +486,10 @@ def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonit
 
 
 def _add_votes(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
-    """Add closed comparisons in the order of their last votes; return ids of added comparisons whose votes changed."""
+    """Add closed comparisons in the order of their last votes.
+
+    Return the ids of comparisons that an earlier call added and whose votes have changed since then.
+    """
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
