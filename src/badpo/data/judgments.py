@@ -70,11 +70,11 @@ class Judgments:
     delta : float64 array of shape (n_votes, n_attributes)
         d_j = g(a) - g(b); 0 if the value is missing.
     missing : bool array of shape (n_votes, n_attributes)
-        True if a vote does not record an attribute of the judgment.
+        True if the vote does not record the attribute, such as the position.
     dropped : DataFrame
         Number ``n`` of source rows that are not votes, for each ``reason`` and ``annotator`` (pseudonym).
     findings : tuple of Problem
-        Warnings and notices of the reader. There are no errors, because errors stop the reader.
+        Warnings and notices from the reader. They contain no errors, because an error stops the reader.
     has_identities : bool
         False if the source has no annotator column. All votes then belong to one annotator, ``everyone``.
     source : str
@@ -132,13 +132,13 @@ class Judgments:
             votes_tie``.
         columns : mapping
             Maps badpo's column names to the names in the table. If the value is None, badpo does not use the column.
-            Columns with common names are recognised automatically, and a finding lists them.
+            Columns with common names are recognized automatically, and a finding lists them.
         attributes : Attribute, or text such as "length:ratio=1.5", or several
         annotators_missing : "error" or "drop"
-            Whether rows without an annotator are an error or are left out, if other rows have an annotator.
+            Whether a row without an annotator is an error or is left out, if other rows name an annotator.
         repeated : "all" or "last"
             Whether to keep all votes of an annotator on the same comparison, or only the last vote. Two votes are not
-            repeated votes if another side was shown first.
+            repeated votes if different sides were shown first.
         winners : mapping
             Maps winner labels of the table to ``a``, ``b``, ``tie`` or ``skip`` (rows with ``skip`` are left out). For
             ratings, ``high`` maps to the side that a high rating prefers, and a number maps to ``tie``.
@@ -147,9 +147,9 @@ class Judgments:
         bad_rows : "error" or "drop"
             Whether rows that cannot be read are an error, or are left out and counted.
         layout : None, "wide" or "counts"
-            In a wide table, each column of labels has the votes of one annotator. If other columns have labels too,
+            In a wide table, each column of labels holds the votes of one annotator. If other columns hold labels too,
             name the annotators' columns in ``columns``, as in ``{"annotator": "ann_1,ann_2"}``. In a table of counts,
-            columns have numbers of votes.
+            columns contain numbers of votes.
 
         Returns
         -------
@@ -383,7 +383,8 @@ class Judgments:
         Raises
         ------
         DataError
-            If a field of messages other than role and content has values of several types, which no column can hold.
+            If a message field other than role and content has values of several types. A parquet column can hold only
+            one type.
         """
         if not str(path).endswith(".parquet"):
             raise ConfigError(

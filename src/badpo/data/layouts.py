@@ -197,11 +197,12 @@ def _propose_columns(
 ) -> Correction:
     """Return options that map missing columns to columns with similar names or with the expected content.
 
-    The options may map only some of the missing columns. Two text columns whose names differ only in the side (such as
-    ``text_1`` and ``text_2``) are proposed as the answers. If no two text columns have names that differ only in the
-    side, the first text column is proposed as the prompt and the next two as the answers. Two columns of numbers or
-    ticks whose names differ only in the side are proposed as the ratings of the two answers. If no two columns rate the
-    answers, the column that shows most clearly which side was preferred is proposed as the vote column.
+    The options may map only some of the missing columns. If the names of two text columns differ only in the word for
+    the side, as in ``text_1`` and ``text_2``, the function proposes these columns as the answers. Without such names,
+    the function proposes the first text column as the prompt and the next two as the answers. If the names of two
+    columns of numbers or ticks differ only in the word for the side, the function proposes these columns as the ratings
+    of the two answers. If no two columns rate the answers, the function proposes a vote column: the column that shows
+    most clearly which side was preferred.
     """
     columns, labels = _propose_texts(frame, theirs, missing)
     names = {ours: name for ours, name in columns.items() if name is not None}
@@ -551,7 +552,7 @@ def _is_conversation(cell: Cell) -> bool:
 
 
 def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table:
-    """Return the table with one row for each vote, read in the layout for which the fewest columns are missing.
+    """Read the table in the layout for which the fewest columns are missing; return one row for each vote.
 
     If a column is missing, a `DataError` lists the missing columns.
     """
@@ -605,9 +606,10 @@ def _in_rows(table: Table, told: Mapping[str, str], layout: str | None) -> Table
 def _with_flags(table: Table) -> Table:
     """If columns flag ties or exchanged sides, change the vote labels accordingly; return the table.
 
-    If the labels name places such as left and right, or count from 0, but the names of the answer columns do not, only
-    the user knows whether a label means a place on the screen. In a row with exchanged sides, the word "exchanged" is
-    appended to a label that names a place, so that badpo reads the label only if the user defines the label's meaning.
+    Labels may name places such as left and right, or count from 0, although the names of the answer columns do not.
+    Only the user then knows whether a label means a place on the screen. In a row with exchanged sides, the word
+    "exchanged" is appended to a label that names a place, so that badpo reads the label only if the user defines the
+    label's meaning.
     """
     frame, kind = table.frame, table.kind
     sides = ("chosen", "rejected") if kind == "chosen_rejected" else PAIR[1:]
@@ -702,7 +704,7 @@ def _with_names_of_places(table: Table) -> Table:
 
 
 def _filled_down(table: Table) -> Table:
-    """If merged cells in the file left texts empty, fill these texts from the row above; return the table.
+    """If merged cells in the file left text cells empty, fill these cells from the row above; return the table.
 
     The table stays unchanged unless each row has an annotator and a label, each label also occurs in a row with texts,
     and no annotator has two votes on the same texts.
@@ -874,11 +876,11 @@ def _compared(table: Table, sides: Sequence[str], turned: Correction) -> Table:
 
 
 def _with_repeats_apart(keys: pd.DataFrame, others: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Add a column that distinguishes repeated ratings of an answer to ``keys``; return ``keys`` and a text.
+    """Extend ``keys`` by a column that distinguishes repeated ratings of an answer; return ``keys`` and a phrase.
 
     The added column holds, for example, the criterion or the task of a rating. If one of several criteria is the
-    overall impression, only the rows with the overall impression are kept. The text becomes part of a notice and names
-    the column. If no column distinguishes repeated ratings, the text is empty.
+    overall impression, only the rows with the overall impression are kept. The phrase names the column and becomes part
+    of a notice. If no column distinguishes repeated ratings, the phrase is empty.
     """
     of_one = keys.drop(columns="response")
     for name in others:

@@ -40,14 +40,14 @@ from badpo.data.vocabulary import (
 
 Parts = dict[str, list[Cell]]  # the columns that replace a nested column: names and cells
 
-_DEEPEST = 12  # levels of objects and lists
+_DEEPEST = 12  # largest number of nested levels of objects and lists
 _NUMBERS = "rank|rating|score"  # names of columns whose cells may be lists of numbers
 _LISTED = f"{ANSWER}|{_NUMBERS}"  # names of columns whose cells may be lists
 _NAMING_KEYS = ("from_name", "forced_label", "question", "name", "title", "field", "key")
-_MOST_NAMES = 12  # largest number of distinct names of the values in lists
-_FEW_CELLS = 0.02  # share of filled cells below which the keys of objects do not become columns
+_MOST_NAMES = 12  # values in lists may have at most this many distinct names
+_FEW_CELLS = 0.02  # keys of objects become columns only if a larger share of their cells is filled
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
-_LONGEST_LIST = 10_000  # characters of a list that is stored as text
+_LONGEST_LIST = 10_000  # largest number of characters in a list that is stored as a string
 _SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
 _VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[,;|\n]|$)")
 
@@ -56,11 +56,11 @@ _VOTES_AS_TEXT = re.compile(r"\s*+[^:=,;|\n]{1,40}+[:=]\s*+[^:=,;|\n]{1,20}+(?:[
 
 
 def opened(name: str, column: pd.Series) -> pd.Series:
-    """Convert the arrays and texts of a column to the chat messages, lists or objects that they hold.
+    """Convert the arrays and strings in a column to the chat messages, lists or objects that they hold.
 
-    If a column has neither arrays nor texts that hold chat messages, lists or objects, the function returns the column
-    unchanged. JSON texts in a column of prompts or responses are converted only if they are dialogue turns or a judge's
-    votes.
+    If no array or string in the column holds chat messages, lists or objects, the function returns the column
+    unchanged. JSON strings in a column of prompts or responses are converted only if they are dialogue turns or a
+    judge's votes.
     """
     at = column.first_valid_index()
     first = None if at is None else column[at]
@@ -91,7 +91,7 @@ def opened(name: str, column: pd.Series) -> pd.Series:
 
 
 def _join_turns(cell: Cell) -> str | None:
-    """Join the turns in a text such as ``["Why?", "Because."]``; return None for other cells."""
+    """Join the turns in a string such as ``["Why?", "Because."]``; return None for other cells."""
     turns = parsed(cell) if isinstance(cell, str) else None
     if not isinstance(turns, list) or not turns:
         return None
@@ -100,7 +100,7 @@ def _join_turns(cell: Cell) -> str | None:
 
 
 def _opened_text(column: pd.Series, first: str) -> pd.Series:
-    """Convert texts such as ``Ann=A; Ben=B`` to objects; return any other column unchanged."""
+    """Convert strings such as ``Ann=A; Ben=B`` to objects; return any other column unchanged."""
     cells = column.dropna()
     if cells.map(lambda cell: len(str(cell))).max() > _LONGEST_LIST:
         return column
@@ -146,7 +146,7 @@ def singular(name: str) -> str:
 
 
 def _listed(cell: Cell) -> list[Cell] | None:
-    """Return a list, or the parts of a text such as ``["x", "y"]`` or ``x; y``; return None for any other cell."""
+    """Return a list, or the parts of a string such as ``["x", "y"]`` or ``x; y``; return None for any other cell."""
     if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
         text = cell.strip()
         parts = re.split(r" *[;|] *", text) if _SEPARATED.fullmatch(text) else None
@@ -474,8 +474,8 @@ def _are_labels(column: pd.Series) -> bool:
     return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
 
 
-_TEXT_KEYS = ("text", "content", "body")  # these names do not say what the text is about
-_MOST_LISTS = 10  # if a file has more lists, none are joined
+_TEXT_KEYS = ("text", "content", "body")  # keys that do not say what their text is about
+_MOST_LISTS = 10  # if a file contains more lists, no lists are joined
 
 
 def records_in(value: Cell) -> list[Record] | None:
@@ -520,10 +520,11 @@ def _joined_pair(
 ) -> list[Record]:
     """Add to each row the fields of the objects in ``others`` that the row references by id.
 
-    If any row references no object, the result is empty. The id column has the same name in both lists, or a name such
-    as ``pair_id`` for the ids of the list ``pairs``. A row may reference several objects, for example through the
-    columns ``answer_a_id`` and ``answer_b_id``, and two objects may share an id. ``noun`` is the noun for an object in
-    ``others``, and ``nouns`` has the nouns for objects in the remaining lists.
+    If any row references no object, the result is empty. The id column either has the same name in both lists or is
+    named after the list ``others``: a column ``pair_id`` references the list ``pairs``. A row may reference several
+    objects, for example through the columns ``answer_a_id`` and ``answer_b_id``, and two objects may share an id.
+    ``noun`` is the noun for an object in ``others``, and ``nouns`` contains the nouns for objects in the remaining
+    lists.
     """
     melted = _melted(rows, others)
     rows = melted or rows
@@ -554,7 +555,7 @@ def _joined_pair(
 
 
 def _melted(rows: list[Record], others: list[Record]) -> list[Record]:
-    """If column names are ids in ``others``, as in exports of surveys, return a row for each nonempty cell.
+    """If column names are ids in ``others``, as in survey exports, return a row for each nonempty cell.
 
     The result is empty unless more than half of the ids in ``others`` are column names. A respondent may have judged
     only some of the comparisons, which leaves the cells of the other comparisons empty.

@@ -24,7 +24,7 @@ from badpo.data.vocabulary import normalize_text
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16  # smallest number of characters in a pseudonym key
 FEWEST_CHARACTERS = 6  # smallest number of different characters in a pseudonym key
-MOST_WORDS = 8  # largest number of words in an id that is searched for inside of texts
+MOST_WORDS = 8  # badpo searches texts only for ids of at most this many words
 EVERYONE = "everyone"  # the only annotator of a table without an annotator column
 FEWEST_ANNOTATORS = 5  # smallest number of people behind a published figure
 # MOST_OF_ONE is the largest share of the votes behind a published figure that one person may have cast.
@@ -38,7 +38,7 @@ _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
 # A short id such as "7", "p12" or "bob" may mean something else in another column. Longer ids are always recognized.
 _SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
-# an e-mail address has at most 320 characters; without this limit, matching a very long id would take very long
+# an e-mail address has at most 320 characters; without this limit, matching a very long id would take too long
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DIRECT_IDENTIFIERS = {
     "e-mail addresses": EMAIL,
@@ -70,10 +70,10 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 
 
 def is_pseudonym(text: str) -> bool:
-    """Return whether a text is a pseudonym.
+    """Return whether a string is a pseudonym.
 
-    The function verifies the check characters of a pseudonym. A text that only looks like a pseudonym passes
-    verification with a probability of about one in a million.
+    The function verifies the check characters of a pseudonym. A string that only looks like a pseudonym passes with a
+    probability of about one in a million.
     """
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
@@ -176,8 +176,8 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
 def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
     """Return for each cell whether it is a raw id or, with ``inside=True``, contains a raw id as a separate word.
 
-    ``owners`` has the raw id of each row's annotator. Short ids are recognized only if more than 90 % of the cells hold
-    the id of their own row's annotator.
+    ``owners`` contains the raw id of each row's annotator. Short ids are recognized only if more than 90 % of the cells
+    hold the id of their own row's annotator.
 
     Examples
     --------
@@ -240,8 +240,8 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
 def is_dominated(n_votes: Iterable[float]) -> bool:
     """Return whether one to four people cast so many of the votes behind a figure that it reveals their votes.
 
-    ``n_votes`` has the number of votes of each person. Models are excluded, because their figures are published and
-    could be subtracted from the figure of all annotators.
+    ``n_votes`` contains the number of votes of each person. Models are excluded, because their figures are published
+    and could be subtracted from the figure of all annotators.
 
     Examples
     --------

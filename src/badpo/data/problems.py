@@ -32,8 +32,8 @@ class Correction(TypedDict, total=False):
 
 
 LISTED = 5  # a message lists this many values before "and N more"
-_LONGEST_SENTENCE = 2_000  # largest number of characters in a field of a problem; the rest is cut
-_LONGEST_NAME = 200  # for longer words, computing their similarity takes seconds
+_LONGEST_SENTENCE = 2_000  # longer fields of a problem are cut off after this many characters
+_LONGEST_NAME = 200  # computing the similarity of longer words takes seconds
 # control characters that change what a terminal shows, except tabs and line feeds
 # carriage returns are included, because a terminal overwrites the text before a carriage return
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -120,15 +120,15 @@ def worst_first(problems: Iterable[Problem]) -> list[Problem]:
 class DataError(ValueError):
     """Raised if data contain errors and cannot be used; `problems` and the message list all errors.
 
-    ``fix`` has options with which `Judgments.read` can read the table; it is empty if no such options were found.
-    ``shown`` has a few rows as they were read with these options. If ``fix`` reads the table without annotators,
-    ``unused`` has the columns that may name the annotators. If the table does not say which side its labels prefer,
-    ``question`` asks the user about a row of the table, and ``shown`` has unchanged rows of the table. The options
+    ``fix`` contains options with which `Judgments.read` can read the table; it is empty if no such options were found.
+    ``shown`` contains a few rows as they are read with ``fix``. If ``fix`` reads the table without annotators,
+    ``unused`` names the columns that may hold the annotators. If the table does not say which side its labels prefer,
+    ``question`` asks the user about a row of the table, and ``shown`` contains unchanged rows of the table. The options
     ``fix`` apply if the user chooses the first of the two ``answers``, and the options ``turned`` apply if the user
-    chooses the second. ``others`` has further ways to read the table, each with a condition and the options that apply
-    if the condition is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a function
-    that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run before this
-    call.
+    chooses the second. ``others`` lists further ways to read the table, each with a condition and the options that
+    apply if the condition is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a
+    function that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run
+    before this call.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -222,7 +222,7 @@ class ConfigError(ValueError):
         return written_out(super().__str__())
 
 
-# types of public arguments, with examples; arguments that take a mapping or a text also accept None
+# types of public arguments, with examples; arguments that take a mapping or a string also accept None
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (
         Mapping,
@@ -274,7 +274,7 @@ def written_out(text: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    r"""Return whether UTF-8 can encode a text; it cannot encode a lone surrogate, which JSON allows."""
+    r"""Return whether UTF-8 can encode a string. JSON allows lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

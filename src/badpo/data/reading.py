@@ -143,7 +143,7 @@ _AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `Judgments.read`; ``pairs`` has the pairs of columns that declared attributes read."""
+    """The options of `Judgments.read`; ``pairs`` contains the pairs of columns that declared attributes read."""
 
     columns: Mapping[str, str | None]
     winners: Mapping[str, str]
@@ -183,7 +183,7 @@ class VotesRead:
 def read_votes(source: Source | Table, request: Request) -> VotesRead:
     """Read the votes of a table.
 
-    A `DataError` lists all errors of the table. If columns are missing or misnamed, the rows are not checked.
+    A `DataError` lists all errors in the table. If columns are missing or misnamed, the rows are not checked.
     """
     for key, known in CHOICES.items():
         if (value := getattr(request, key)) not in known:
@@ -311,7 +311,7 @@ def _meaning(label: str, side: str) -> str:
 def _asked_of_labels(
     table: Table, winners: Mapping[str, str]
 ) -> tuple[str, tuple[str, str], tuple[str, ...]]:
-    """Return a question to the user about what the labels mean, its two possible answers, and rows to show.
+    """Return a question for the user about the meaning of the labels, its two possible answers, and rows to show.
 
     The question asks which side was preferred in one row of the table. The first of the two possible answers agrees
     with the label meanings in ``winners``, and the second answer contradicts these meanings.
@@ -360,7 +360,7 @@ def _plain(cell: object) -> str:
 
 
 def _filled(cells: Objects, winners: Mapping[str, str]) -> Objects:
-    """Replace empty cells with empty texts if ``winners`` gives empty cells a meaning."""
+    """If ``winners`` gives empty cells a meaning, replace each empty cell with an empty string."""
     return as_objects(_EMPTY if cell is None and _EMPTY in winners else cell for cell in cells)
 
 
@@ -377,7 +377,7 @@ class _Labels(NamedTuple):
 
     @classmethod
     def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
-        """Interpret the labels in a table's winner column; ``winners`` has the meanings that the user gave."""
+        """Interpret the labels in a table's winner column; ``winners`` contains the meanings that the user gave."""
         skips = {str(label) for label, side in winners.items() if side == _SKIP}
         labels = filter(pd.notna, pd.unique(cells))
         is_skipped = {label: label in skips or _SKIPPED.fullmatch(folded(label)) for label in labels}
@@ -431,9 +431,9 @@ def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
     """Infer from columns of numbers which side each label means; return the sides, and a phrase that names the columns.
 
-    Each pair of columns, such as ``score_a`` and ``score_b``, has a number for each side, and the column names say
+    Each pair of columns, such as ``score_a`` and ``score_b``, holds a number for each side, and the column names say
     whether the higher number wins. If no pair of columns agrees with almost all labels, or if two pairs contradict each
-    other, the result has no sides and an empty phrase.
+    other, the result contains no sides, and the phrase is empty.
     """
     n = int(pd.notna(labels).sum())
     found: dict[str, dict[str, str]] = {}
@@ -458,8 +458,9 @@ def rows_in_words(
 ) -> tuple[str, ...]:
     """Describe a few votes in words; if both sides have votes, include at least one vote for each side.
 
-    The tables are those of `badpo.data.judgments.Judgments`. ``pseudonyms`` has the pseudonyms of the annotators, or is
-    None if the table names no annotators. If ``labels`` are given, each description ends with the label of the row.
+    The tables are those of `badpo.data.judgments.Judgments`. ``pseudonyms`` contains the pseudonyms of the annotators,
+    or is None if the table names no annotators. If ``labels`` are given, each description ends with the label of the
+    row.
     """
     firsts = votes.index[~votes["sign"].duplicated()]
     descriptions = []
@@ -556,7 +557,8 @@ def _content(
 def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFrame:
     """Add the column ``annotator`` to ``rows`` (-1 for rows without an annotator), and return the table of annotators.
 
-    The table has the pseudonym and the class of each annotator, and the name of each annotator that is a model.
+    The table of annotators contains the pseudonym and the class of each annotator, and the name of each annotator that
+    is a model.
     """
     if "annotator" not in found.frame:
         _report_no_annotators(found)
@@ -629,7 +631,7 @@ def _report_ids(raw_ids: Objects, names: pd.Series, found: Findings) -> None:
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
     """Replace cells that contain a raw annotator id with pseudonyms; return all cells of the column.
 
-    If any cell contains a raw id, all cells of the column become text. Otherwise, the function returns the cells
+    If any cell contains a raw id, all cells of the column become strings. If no cell contains a raw id, all cells stay
     unchanged.
     """
     texts = as_ids(cells)
@@ -695,8 +697,8 @@ def shared_beginning(first: Text, second: Text) -> int:
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     """Add the columns ``prompt``, ``first`` and ``second`` to ``rows``, and return the distinct texts.
 
-    The added columns have indices into the array of distinct texts. If a row has an error, its index is negative. The
-    column ``first`` has the index of response a or of the chosen response.
+    The added columns contain indices into the array of distinct texts. If a row has an error, its index is negative.
+    The column ``first`` contains the index of response a or of the chosen response.
     """
     has_prompt = "prompt" in found.frame
     sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
@@ -765,7 +767,7 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
-    """Add the index of the pair of texts, the index of the comparison, and the table's ids to each row."""
+    """Add to each row the index of its pair of texts, the index of its comparison, and the table's ids."""
     low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
@@ -879,7 +881,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     written = _filled(written, winners)
     labels = _Labels.of(written, found.table, winners)
     found.bad[pd.isna(labels.cells) & ~pd.isna(written)] = "skipped"
-    # report an error if the option winners has labels for side a or b, but no row has any of its labels
+    # report an error if the option winners names labels for side a or b, but none of its labels occurs
     given = [*map(str, winners)]
     if {"a", "b"} & {*winners.values()} and not labels.scale and {*given}.isdisjoint(labels.distinct):
         hidden = hidden_ids(labels.cells.tolist(), found.raw_ids.tolist(), inside=True)
@@ -977,7 +979,7 @@ _SKIPPED = re.compile(
 
 
 def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
-    """Return the meanings that a winner column's name gives to numbers, grades, or the labels yes and no."""
+    """Derive from the name of a winner column what numbers, grades, or the labels yes and no mean."""
     told, numbers = direction_of(header), [number_of(label) for label in labels]
     if told.keys() == {"0", "1"} and 2.0 in numbers:
         return {}  # the labels count the answers from 1
@@ -1174,8 +1176,9 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
     Annotators who judge a pair again sometimes change their minds, and models do so even more often. If at least
     ``FEWEST_COPIES`` rows repeat a vote and all of these rows agree with the annotator's first vote, the table was
-    exported twice. Otherwise, the result is empty. Comparison ids are ignored. If different responses were shown first
-    in two votes, the second vote is a separate judgment, not a copy.
+    exported twice. If too few rows repeat a vote, or if any of them disagrees with the first vote, the result is empty.
+    Comparison ids are ignored. If different responses were shown first in two votes, the second vote is a separate
+    judgment, not a copy.
     """
     votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
     first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
@@ -1185,7 +1188,7 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
 
 
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
-    """Return rows to leave out because the same annotator votes on the same comparison again in a later row.
+    """Return the rows to leave out: all of an annotator's votes on a comparison except the last vote.
 
     The result is empty unless ``repeated`` is "last". Repeated votes are reported in either case. If different sides
     were shown first in two votes of an annotator, neither vote counts as repeated, and both are kept.

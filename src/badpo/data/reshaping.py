@@ -143,7 +143,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
 def reshape(table: Table, told: Collection[str]) -> Table:
     """Convert the table to one row per vote.
 
-    ``told`` has the columns that the user named. A conversion step that would remove a named column is skipped.
+    ``told`` contains the columns that the user named. A conversion step that would remove a named column is skipped.
     """
     for change in (
         _without_trials,
@@ -170,8 +170,8 @@ def spread(
 ) -> Table:
     """Make a table from the votes in ``frame``, and add a notice to it.
 
-    The index of ``frame`` has the row of ``table`` that each vote comes from. ``new`` has the columns of ``frame``
-    whose names are column names of badpo.
+    The index of ``frame`` gives, for each vote, the row of ``table`` from which it comes. ``new`` contains the columns
+    of ``frame`` whose names are column names of badpo.
     """
     kept = {ours: name for ours, name in table.theirs.items() if name in frame and ours not in ANSWERS}
     return table.with_rows(frame).noted(code, what).with_names(kept | {name: name for name in new})
@@ -512,7 +512,7 @@ def _as_number(label: str) -> str:
 
 
 def _names_in(cell: Cell) -> list[str]:
-    """Return the names in a list or in a text such as ``Ann, Ben``; return an empty list for any other cell."""
+    """Return the names in a list or in a string such as ``Ann, Ben``; return an empty list for any other cell."""
     if isinstance(cell, list):
         return [one for one in cell if isinstance(one, str)]
     return (
@@ -525,8 +525,8 @@ def _names_in(cell: Cell) -> list[str]:
 def _votes_of_both_orders(table: Table) -> Table:
     """If each pair was judged twice, once in each order, give each verdict its own row.
 
-    If the labels name places on the screen, badpo exchanges the sides of the labels for the second order. If a pair's
-    two labels are equal more often than expected by chance, the labels name the answers, and badpo exchanges no sides.
+    If the labels name places on the screen, badpo exchanges the sides of the labels for the second order. If the two
+    labels are equal in more pairs than expected by chance, the labels name the answers, and badpo exchanges no sides.
     """
     frame = table.frame
     pairs = []
@@ -745,9 +745,9 @@ def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
 
 
 def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
-    """Convert choices among three or more answers to comparisons of the best answer with each other answer.
+    """Convert choices among three or more answers to comparisons of the best answer with every other answer.
 
-    If a column names the worst answer, the result also compares each other answer with the worst answer. If no column
+    If a column names the worst answer, the result also compares every other answer with the worst answer. If no column
     ranks the answers, the function returns the table unchanged.
     """
     frame, keys = table.frame, [*answers]
@@ -786,11 +786,11 @@ def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
 
 
 def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str], bool]:
-    """Return the ranks of each row's answers, the rank columns, and whether they name the best and the worst answer.
+    """Return the ranks of each row's answers, the rank columns, and whether these name the best and the worst answer.
 
-    The lowest number is the best rank, and an answer without a rank has NaN. The ranks may come from a number for each
-    answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of the best and the worst
-    answer.
+    The lowest number is the best rank, and the rank of an answer is NaN if the row does not rank it. The ranks may come
+    from a number for each answer, from a column for each rank, from an order such as ``2>1=3``, or from the names of
+    the best and the worst answer.
     """
     frame, keys = table.frame, [*answers]
     forms = {folded(name): name for name in frame if name not in answers.values()}
@@ -835,7 +835,7 @@ def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str]
         ]
         order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
         if any(order):
-            # answers that the row does not name rank after the named answers, but before the worst answer
+            # answers not in the ranking come after the ranked answers, but before a named worst answer
             rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
             order.insert(1 if used[0] in best else len(order), rest)
         for place, group in enumerate(order):
@@ -849,7 +849,7 @@ def _places(table: Table, answers: Mapping[str, str]) -> tuple[Floats, list[str]
 
 
 def _is_place(form: str, i: int) -> bool:
-    """Return whether a column such as ``rank_1`` or ``second_choice`` has the answers of rank ``i`` (0 is best)."""
+    """Return whether a column such as ``rank_1`` or ``second_choice`` holds the answers of rank ``i`` (0 is best)."""
     nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
     number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
     return (
@@ -861,7 +861,7 @@ def _is_place(form: str, i: int) -> bool:
 def _groups_in(cell: Cell) -> list[list[str]]:
     """Return the answers in a ranking, grouped by rank.
 
-    A ranking is a list or a text such as ``2>1=3`` or ``B, A, C``.
+    A ranking is a list or a string such as ``2>1=3`` or ``B, A, C``.
     """
     if isinstance(cell, list):
         return [[str(one)] for one in cell]

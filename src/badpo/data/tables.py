@@ -66,10 +66,10 @@ from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
 ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # first bytes of an Arrow file and of an Arrow stream
-# kinds of Arrow messages with data
+# kinds of Arrow messages that contain data
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
-_LONGEST_CELL = 2**31 - 1  # characters of a CSV cell; by default, the csv module allows 131,072
-_BUFFER_BYTES = 2**20  # bytes or characters to read at a time, or to examine for the format of a file
+_LONGEST_CELL = 2**31 - 1  # characters in a CSV cell; by default, the csv module allows at most 131,072
+_BUFFER_BYTES = 2**20  # how many bytes or characters to read at a time, or to examine for the format
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file.
 # The factor is 100 because texts never reach this compression ratio.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
@@ -99,7 +99,7 @@ OLDER_ENCODINGS = {
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
-_LONGEST_NAME = 80  # texts with more characters are not column names
+_LONGEST_NAME = 80  # longer texts are not column names
 _MOST_FILES = 10  # badpo joins at most this many files or tables
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
@@ -196,7 +196,7 @@ def read_table(source: Source | Table, drop_uneven: bool = False) -> Table:
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
     """Write a parquet file that only this user can read.
 
-    The parquet file has checksums of its pages, and a second file next to it has the checksum of the whole file.
+    The parquet file contains checksums of its pages. A second file next to it contains the checksum of the whole file.
     """
     with checksummed(path) as unfinished:
         pq.write_table(table, unfinished, write_page_checksum=True)
@@ -216,7 +216,7 @@ def _limit_memory(path: Path) -> Iterator[None]:
     try:
         with _limit_data_segment(most):
             yield
-    except MemoryError as error:  # after the limit has ended
+    except MemoryError as error:  # caught here, where the memory limit no longer applies
         what = f"it is too large: reading it takes more than {most / 2**30:,.1f} GiB of memory"
         remedy = "export only the columns that are needed, or split the table"
         raise _unreadable(path, what, remedy) from error
@@ -306,7 +306,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
 
 
 def _is_inner_folder(folder: Path, name: Any) -> bool:
-    """Return whether ``name``, which a file in the folder states, names a folder directly inside ``folder``."""
+    """Return whether ``name`` names a folder directly inside ``folder``; ``name`` comes from a file in ``folder``."""
     is_name = isinstance(name, str) and not leads_out(name) and Path(name).name == name
     return is_name and (folder / name).is_dir()
 
@@ -394,7 +394,7 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
         raise _unreadable(path, what, f"{remedy}; if the table was changed on purpose, remove {beside}")
     layout = pq.read_metadata(path)
     parts = [layout.row_group(i) for i in range(layout.num_row_groups)]
-    # each level of a nested column has Python lists of its own
+    # each level of a nested column needs its own Python lists
     n_levels = [1 + layout.schema.column(i).max_repetition_level for i in range(layout.num_columns)]
     n_cells = sum(part.column(i).num_values * n for part in parts for i, n in enumerate(n_levels))
     require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
@@ -427,7 +427,7 @@ def _has_own_texts(kind: pa.DataType) -> bool:
 
 
 def _read_dropped(path: Path, content: pa.Table) -> list[Dropped]:
-    """Return how many rows an earlier import left out; the metadata of the imported table has these counts."""
+    """Return how many rows an earlier import left out, as counted in the metadata of the imported table."""
     try:
         entries = json.loads((content.schema.metadata or {}).get(DROPPED_KEY, b"[]"))
         return [
@@ -727,7 +727,7 @@ def _separator(text: str) -> str:
 
 
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
-    """Return whether a table has vote columns and response columns with texts.
+    """Return whether a table contains vote columns and response columns with texts.
 
     The columns are recognized by their names. In a table that was joined by ids, an annotator column counts as a vote
     column too.
@@ -746,7 +746,7 @@ def _n_known(cells: Sequence[str]) -> int:
         or len({*names}) < len(names)
         or any(len(name) > _LONGEST_NAME for name in names)
     ):
-        return 0  # the row is not a header but has votes, whose labels may be column names by chance
+        return 0  # the row is not a header but contains votes; a label may equal a column name by chance
     return len(columns_named(names, (*KNOWN, *ANSWERS)))
 
 
@@ -761,8 +761,8 @@ def _table_of_rows(
     """Make a table from rows of cells.
 
     The function leaves out rows that do not belong to the table, such as titles and totals. A notice counts the rows
-    that were left out and lists ``known_peculiarities``. ``lines`` has the line number of each row; if it is empty,
-    rows are numbered from 1.
+    that were left out and lists ``known_peculiarities``. ``lines`` contains the line number of each row; if it is
+    empty, rows are numbered from 1.
     """
     numbered_rows = [*zip(lines or range(1, len(rows) + 1), rows, strict=True)]
     # a row of dashes is a horizontal line and contains no data
@@ -866,7 +866,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     """Join the two lines of a header if names in the upper line span several columns.
 
     At least two names in the upper line must span columns with the same names in the lower line, such as "text" and
-    "score" below both "A" and "B". Otherwise, the result is empty.
+    "score" below both "A" and "B". If fewer names do so, the result is empty.
     """
     if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
@@ -880,7 +880,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     below = [tuple(name for _, name in group) for group in groups if len(group) > 1]
     if len({*below}) == len(below):
         return []
-    # if the upper name is a question, put the lower name, which is an option of the question, on a new line
+    # if the upper name is a question, the lower name is one of its options and goes on a new line
     names = [
         f"{name}{chr(10) if question_in(name) else ' '}{under}".strip()
         for name, under in zip(above, rows[1], strict=True)
@@ -959,9 +959,9 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
     """Make one table from the sheets of a workbook or the tables of a database.
 
     The main sheet is the sheet with the most known column names. Sheets with the same columns as the main sheet are
-    read as one table. If no column has annotators, the name of each sheet is read as the annotator of its votes. If any
-    sheet name is generic, such as "Sheet 1", the names are not read as annotators. If the main sheet lacks votes or
-    texts, the function joins it with the other sheets.
+    read as one table. If no column names the annotators, the name of each sheet is read as the annotator of its votes.
+    If any sheet name is generic, such as "Sheet 1", the names are not read as annotators. If the main sheet lacks votes
+    or texts, the function joins it with the other sheets.
     """
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
     tables = {name: _table_of_rows(path, rows) for name, rows in sheets.items() if rows}
@@ -994,8 +994,8 @@ def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     """Join the rows of all tables; return None if the columns differ or the tables are splits of a data set.
 
-    If no column has annotators, the name of each table is read as the annotator of its votes. If any name is generic,
-    such as "part 1", the names are not read as annotators.
+    If no column names the annotators, the name of each table is read as the annotator of its votes. If any name is
+    generic, such as "part 1", the names are not read as annotators.
     """
     names = {name: name.partition(".")[0] for name in tables}
     columns = [*map(str, next(iter(tables.values())).frame)]
@@ -1003,7 +1003,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     is_split = any(map(_SPLIT.fullmatch, names.values()))
     if not are_alike or is_split or len({*columns}) < len(columns) or len(columns) < 2:
         return None
-    # read the names of sheets or files as annotators, unless a column has annotators or a name is generic
+    # read sheet or file names as annotators, unless a column names annotators or one of the names is generic
     has_annotators = "annotator" in columns_named(columns, KNOWN)
     of_people = not has_annotators and not any(map(_PART.match, names.values()))
     frames = [
@@ -1401,9 +1401,9 @@ _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     r"""Write a table as a UTF-8 CSV file; an interrupted call leaves no incomplete file.
 
-    `inert` inserts an apostrophe before a text that a spreadsheet would read as a formula. Numbers, including negative
-    numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes ``inf`` or
-    ``-inf``.
+    `inert` inserts an apostrophe before a string that a spreadsheet would read as a formula. Numbers, including
+    negative numbers, are written unchanged. A missing value becomes an empty cell, and an infinite value becomes
+    ``inf`` or ``-inf``.
     """
     names = [inert(str(name)) for name in frame.columns]
     with appearing(path) as unfinished:
@@ -1412,11 +1412,11 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def inert(text: str) -> str:
-    r"""Escape a text so that neither a spreadsheet nor a terminal executes any part of the text.
+    r"""Escape a string so that neither a spreadsheet nor a terminal executes any part of it.
 
-    If a spreadsheet would read the text as a formula, an apostrophe is inserted before the text. An apostrophe is also
+    If a spreadsheet would read the string as a formula, an apostrophe is inserted before it. An apostrophe is also
     inserted before each part after a semicolon, tab or line break that a spreadsheet would read as a formula. Escape
-    sequences replace control characters and characters that change the writing direction. Any other text is returned
+    sequences replace control characters and characters that change the writing direction. Any other string is returned
     unchanged.
     """
     # escape a lone carriage return, because the CSV writer does not quote it and a new cell would start after it
@@ -1426,6 +1426,6 @@ def inert(text: str) -> str:
 
 
 def _inert_cell(cell: Cell) -> Cell:
-    """Return a number or a missing value unchanged; pass any other cell to `inert` as a text."""
+    """Return a number or a missing value unchanged; convert any other cell to a string and pass it to `inert`."""
     is_missing = cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell))
     return cell if is_missing or isinstance(cell, int | float) else inert(str(cell))

@@ -139,7 +139,7 @@ def _fold(text: str) -> str:
     return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
 
 
-_fold_name = lru_cache(maxsize=8192)(_fold)  # a wide table compares every name with every other name
+_fold_name = lru_cache(maxsize=8192)(_fold)  # each column name is compared with all other names
 
 
 def without_legend(name: str) -> str:
@@ -546,9 +546,9 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     """Return the scale of ratings; return None for labels that are not ratings.
 
     ``told`` says which side a ``high`` or ``low`` rating prefers, and which number is a tie. If ``told`` names no tie,
-    the tie is 0 on a scale with negative numbers and the middle of any other scale. Labels also count as ratings if
-    ``told`` gives no meaning to at least four of their numbers, to a number below -1, or to three evenly spaced numbers
-    with a step other than 1.
+    the tie is 0 on a scale with negative numbers and the middle of any other scale. Numbers that ``told`` does not
+    explain also count as ratings if there are at least four of them, if any is below -1, or if they are three evenly
+    spaced numbers with a step other than 1.
 
     Examples
     --------
@@ -565,7 +565,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
-    # the smallest and largest numbers in a legend are the ends of the scale, even if no cell has them
+    # the smallest and largest numbers in a legend are the ends of the scale, even if no cell contains them
     legend = [number for number in map(number_of, ends) if math.isfinite(number)]
     low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
@@ -582,7 +582,7 @@ def side_told(
     scale: RatingScale | None,
     are_places: bool,
 ) -> tuple[str, str]:
-    """Return the side that a label names and how it names this side, or two empty texts if it names no side.
+    """Return the side that a label names and how it names this side, or two empty strings if it names no side.
 
     The second value is ``name`` if the label names the response, and ``order`` if it names only the position of the
     response, such as left. ``columns`` are the names of the two columns of responses. ``are_places`` is True if 1 and 2
@@ -693,7 +693,7 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Pair the columns that have a value for each side: map the first side's column to the second side's column.
+    """Pair the columns that hold a value for each side: map the first side's column to the second side's column.
 
     Each name has ``a`` or ``b``, or ``chosen`` or ``rejected``, as one of its parts between underscores. Columns of
     identifiers are left out.
@@ -805,7 +805,7 @@ _PATH = re.compile(r"^[^./]*\w[./](?=\w)")
 _CLOSE = 0.75
 
 
-_LONGEST_NAME = 200  # comparing two longer words takes seconds
+_LONGEST_NAME = 200  # comparing two words takes seconds if they are longer
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
