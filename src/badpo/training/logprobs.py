@@ -80,7 +80,7 @@ def attach(model: PreTrainedModel) -> PreTrainedModel:
         return _token_logps(self, scoring)
 
     base = remove_adapter(model)
-    # `generate` passes the positions of padded rows only if the signature has the argument
+    # `generate` passes position ids for padded rows only if the signature of the forward method contains position_ids
     forward.__signature__ = inspect.signature(type(base).forward)  # type: ignore[attr-defined]
     base.forward = types.MethodType(forward, base)
     return model
@@ -274,7 +274,7 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
-    """Context manager that puts a model into evaluation mode without gradients and yields the model's device."""
+    """Context manager that puts a model into evaluation mode, turns off gradients, and yields the model's device."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 
@@ -310,7 +310,7 @@ def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
 def _forwards(
     pairs: Sequence[Pair], token_budget: int, layout: Layout
 ) -> Iterator[tuple[Sequence[Tree], Inputs]]:
-    """Yield the responses and the inputs of each forward pass, starting with the longest responses."""
+    """Yield the responses and the inputs of each forward pass; the longest responses come first."""
     if layout is packed_responses:
         trees = response_trees(pairs, token_budget)
         for members in bin_pack([n_fed(pairs, tree) for tree in trees], token_budget):

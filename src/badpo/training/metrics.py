@@ -24,7 +24,7 @@ THETA_METRIC = "bias/theta/"
 # Prefixes of metrics that describe annotators.
 _PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-# Maximum number of comparisons that an error message describes, and maximum number that it lists by name.
+# An error message describes at most N_DESCRIBED comparisons and lists at most N_LISTED comparisons by name.
 N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
@@ -57,9 +57,10 @@ def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) 
 
 
 class Tally:
-    """Sums of metrics over judgments, which can be added up over processes, with a record of all non-finite values.
+    """Sums of metrics over judgments, and a record of all non-finite values.
 
-    ``sums`` has one row for each metric, which contains the metric's numerator and denominator.
+    Each row of ``sums`` contains the numerator and the denominator of one metric. `add_up` adds the sums of all
+    processes.
     """
 
     def __init__(self, judgments: Judgments, device: torch.device):
@@ -92,7 +93,7 @@ class Tally:
             (sign * margins, ones),
             (correct, ones),
             (sign * (margins + bias_logits) > 0, ones),
-            # a step's micro-batch shares add up to 1, so the router loss is a mean over steps
+            # the shares of a step's micro-batches add up to 1, so the router loss is a mean over steps
             (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored
@@ -101,7 +102,7 @@ class Tally:
         else:
             sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
             ratios += [(values[side], ones) for values in scores for side in sides]
-        # thresholds get the precision of delta, so that a difference equal to its threshold does not exceed it
+        # thresholds get the precision of delta, so that a difference never exceeds a threshold that it equals
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
@@ -132,12 +133,12 @@ class Tally:
 
     @property
     def margins(self) -> Tensor:
-        """Margins of the judgments that this process added, in the order of addition."""
+        """Margins of this process's judgments, in the order in which the judgments were added."""
         return torch.cat([values[0] for _, values in self._values])
 
     @property
     def losses(self) -> Tensor:
-        """Losses of the judgments that this process added, in the order of addition."""
+        """Losses of this process's judgments, in the order in which the judgments were added."""
         return torch.cat([values[2] for _, values in self._values])
 
     @property
@@ -171,8 +172,8 @@ class Tally:
         """Add up the metric sums of a step and the gradient of theta over all processes.
 
         The sum of theta's gradients over all processes replaces the gradient of this process. The gradients of
-        ``policy`` are only checked. If a gradient scaler skipped the step, ``policy`` must be empty: the scaler has
-        already found a non-finite gradient, and training continues with a smaller scale.
+        ``policy`` are checked for non-finite values but not changed. If a gradient scaler skipped the step, ``policy``
+        must be empty: the scaler has already found a non-finite gradient, and training continues with a smaller scale.
         """
         n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]

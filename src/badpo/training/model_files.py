@@ -49,7 +49,7 @@ _TEXT_KEYS = re.compile(
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
     "|quantization_config"
 )
-# Characters of which at least one occurs in every name of a module, file or repository.
+# The name of a module, file or repository contains at least one of the characters below.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
 _TEMPLATE_NAME = re.compile(r"[\w-]+")
 # Maximum number of layers and maximum adapter rank; both are far above the values used in practice.
@@ -83,7 +83,7 @@ _Alpha = Annotated[float, Field(gt=0, le=_MAX_ALPHA, allow_inf_nan=False)]
 
 
 class _LoraSettings(BaseModel):
-    """Settings of ``adapter_config.json`` that badpo accepts, and the types of their values.
+    """Settings that badpo accepts in ``adapter_config.json``, and the types of their values.
 
     ``init_lora_weights`` must not select a method that computes initial values from the base model's weights, because
     such a method changes the base model and can run for any length of time.
@@ -163,7 +163,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     with report_settings(folder, "adapter_config.json or a file of weights"):
         require_adapter(str(folder))
         with warnings.catch_warnings():
-            # without this error, an adapter with missing weights would have a random effect or none
+            # without the error, an adapter with missing weights would change the model at random or not at all
             warnings.filterwarnings("error", "Found missing adapter keys")
             return PeftModel.from_pretrained(model, folder)
 
@@ -306,7 +306,7 @@ def _read_lora(path: Path) -> _LoraSettings:
     from peft import LoraConfig
 
     content = _read_settings(path)
-    # peft writes every setting that its version supports, and most of these settings are empty
+    # peft writes every setting that its version supports, and leaves most of them empty
     unset = {**LoraConfig().to_dict(), "peft_type": None}
     chosen = {key: value for key, value in content.items() if value and value != unset.get(key)}
     try:
@@ -338,7 +338,7 @@ def require_settings(name: str, revision: str = "main") -> Path:
         for setting in find_outside_names(content):
             raise _refusal(path, setting)
         for part in (content, content.get("text_config")):
-            # transformers would create a model without layers
+            # if the number of layers is 0, transformers creates a model without layers and reports no error
             for key, n in part.items() if isinstance(part, dict) else ():
                 if key in _LAYER_COUNTS and isinstance(n, int | float) and n < 1:
                     raise ConfigError(f'"{path}" sets {key} to {n}; the value must be at least 1')
@@ -408,7 +408,7 @@ def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple
     """Raise `ConfigError` if a model has weights, but not in an accepted safetensors file."""
     from transformers.utils.hub import has_file
 
-    # if there are no pickled weights, transformers checks for missing weights, because it knows more file formats
+    # if the folder contains no pickles, transformers reports missing weights; it knows more file formats than badpo
     pickles = sorted(path.name for path in folder.glob("*") if path.suffix in (".bin", ".pt", ".pth"))
     if Path(name).is_dir() and not pickles:
         return
@@ -436,12 +436,12 @@ def find_outside_names(settings: Settings, key: str = "", is_text: bool = False)
     Yields
     ------
     str
-        Each such setting as ``key: value``.
+        A setting that refers to something outside the model, as ``key: value``.
     """
     if isinstance(settings, dict):
         for inner, value in settings.items():
             # transformers writes each named chat template to a file with the template's name
-            # in a list of chat templates, the key "name" holds each template's name
+            # a list of chat templates stores the name of each template under the key "name"
             name = value if inner == "name" else inner
             if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):
                 yield f"{key}: {name}"

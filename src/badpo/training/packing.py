@@ -61,7 +61,7 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 
 
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
-    """Build the token trees of each prompt, with at most ``token_budget`` tokens unless one response needs more.
+    """Build the token trees of each prompt. A tree exceeds ``token_budget`` tokens only if one response needs more.
 
     If a response has a common prefix with the first response of its tree, this prefix is scored only once.
     """
@@ -134,7 +134,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
 
 
 def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> Inputs:
-    """Layout of comparisons as token trees, with two consecutive pairs for each comparison.
+    """Layout of comparisons as token trees; each comparison takes two consecutive entries of ``pairs``.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def packed_responses(pairs: Sequence[Pair]) -> Inputs:
 def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
     """Layout with one right-padded row for each response; every response token is scored.
 
-    The last token of a row is an input only if ``feed_last`` is True, because no scored token follows it.
+    No scored token follows the last token of a row, so the last token is an input only if ``feed_last`` is True.
     """
     n_prompt, n_response = np.array([[len(part) for part in pair] for pair in pairs]).T[:, :, None]
     lengths = n_prompt + n_response - (not feed_last)

@@ -14,7 +14,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.theta import JudgedVotes
 
 # Phrases in error messages that report a lost connection between processes.
-# Torch has an error class for lost connections to its store, but none for those of communication backends.
+# Torch has an error class for a lost connection to its store, but none for a lost connection in a backend such as NCCL.
 LOST_PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",

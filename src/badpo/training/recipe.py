@@ -110,7 +110,7 @@ class BiasBlock(Block):
     @field_validator("gold_annotators", mode="before")
     @classmethod
     def _replace_ids(cls, names: object) -> object:
-        # the run stores its recipe, so pseudonyms replace the raw ids, which YAML may read as numbers
+        # the run stores its recipe, so pseudonyms replace the ids of annotators; YAML may read an id as a number
         return pseudonyms([str(name) for name in names]) if isinstance(names, list | tuple) else names
 
 
@@ -166,12 +166,12 @@ class ModelChoice(Block):
 
 
 class DataChoice(Block):
-    """The table and the options of `Judgments.read`.
+    """Recipe keys for the table of votes and for the options of `Judgments.read`.
 
     ``columns`` maps badpo's column names to the table's column names; None leaves a column unused. ``held_out`` is the
-    share of prompts whose judgments are held out of training. ``split_seed`` selects these prompts and is independent
-    of the training seed, so that runs with several seeds share their held-out judgments. If ``held_out_name`` is given,
-    its table contains the held-out votes, and ``held_out`` is not used.
+    share of prompts whose judgments are held out of training. ``split_seed`` selects the held-out prompts and is
+    independent of the training seed, so that runs with several seeds share their held-out judgments. If
+    ``held_out_name`` is given, the table of this name contains the held-out votes, and ``held_out`` is not used.
     """
 
     dataset_name: str
@@ -493,7 +493,7 @@ def _merge_layers(lower: Keys, upper: Keys) -> Keys:
     """Merge keys; ``upper`` overrides ``lower``. A key with a dot sets a key inside a block, and blocks are merged."""
     merged: Keys = {}
     for key, value in [*lower.items(), *upper.items()]:
-        # YAML may read a key as a number; converted to text, it is reported as an unknown key
+        # YAML may read a key as a number; as a string, the key is reported as unknown
         name, _, inner = _KEYS_IN_BLOCKS.get(str(key), str(key)).partition(".")
         if inner or (name in _MAIN_KEYS and isinstance(value, str)):
             value = {inner or _MAIN_KEYS[name]: value}

@@ -152,7 +152,8 @@ class ReferenceCache:
     def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
         """Return the float32 log-probabilities of the response tokens for every pair of prompt ids and response ids.
 
-        If ``model`` is None, all responses must be in the cache, because a trained policy cannot be its own reference.
+        A policy that has been trained cannot be its own reference. In this case, ``model`` is None, and the cache must
+        contain all responses.
         """
         self.open_new_shards()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]

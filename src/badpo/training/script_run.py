@@ -49,9 +49,10 @@ def find_start_name(
     ref_model: str | PreTrainedModel | None,
     peft_config: PeftConfig | None,
 ) -> str | None:
-    """Return the name that loads the reference, None for a model object, or "" if the object has an adapter.
+    """Return the name from which the reference can be loaded, or None if the script passed a model object.
 
-    If training adds an adapter to a base model, the name of the base model also loads the reference.
+    If the model object already has an adapter, the function returns an empty string. If training adds an adapter to a
+    base model, the function returns the name of the base model, which also loads the reference.
     """
     reference = model if ref_model is None else ref_model
     if isinstance(reference, str):

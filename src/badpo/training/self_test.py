@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
-# Differences in log-probabilities and in gradients that pass the self-test even without rounding noise.
+# The self-test accepts differences of up to `FLOOR`, however small the rounding noise is.
+# The first value of `FLOOR` applies to log-probabilities, and the second value applies to gradients.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # Scoring may differ from the model's own forward pass by at most this factor times the rounding noise.
@@ -52,7 +53,7 @@ class SelfTest:
     bitwise equal. Differences of up to ``floor`` pass the test even if the noise is smaller.
     """
 
-    precision: str  # of the weights, or "autocast"
+    precision: str  # precision of the weights, or "autocast"
     differences: tuple[float, float]
     noise: tuple[float, float]
     floor: tuple[float, float]
@@ -91,7 +92,7 @@ class StartDifference:
 
     @property
     def problem(self) -> Problem | None:
-        """The warning W152 if the policy differs from its reference at the first training step, else None."""
+        """The warning W152 if the policy differs from its reference at the first training step, or None."""
         if self.difference <= self.tolerance:
             return None
         return Problem(
@@ -341,7 +342,7 @@ class _Trial:
             options["attention_mask"] = torch.ones_like(input_ids)
             options["attention_mask"][:, -n_padding:-1] = 0
         if "logits_to_keep" in inspect.signature(type(self.model).forward).parameters:
-            # never computes the logits of all positions
+            # with logits_to_keep, the model computes logits only at the given positions
             options["logits_to_keep"] = index
 
         def compute_logps() -> Tensor:

@@ -167,13 +167,13 @@ class BADPOTrainer(StepTrainer):
         adapter is trained further.
     ref_model : PreTrainedModel or None
         A reference other than the initial policy. The first margin is then not zero, and the warning W152 says so.
-    train_dataset : Judgments, a source for `Judgments.read`, or a data set with streaming
+    train_dataset : Judgments, a source for `Judgments.read`, or a streaming data set
     eval_dataset : as train_dataset, or a mapping from names to data sets
         With a mapping, the metrics are called ``eval_<name>_loss`` and so on.
     processing_class : PreTrainedTokenizerBase or None
         None loads the tokenizer of the model.
     peft_config : peft.PeftConfig or None
-        Configuration of a new adapter. The reference is then the model with the adapter before the first step.
+        Configuration of a new adapter. The reference is the model with the adapter before the first step.
     columns : mapping
         badpo's column names, mapped to the names in the data set, as in ``{"annotator": "worker_id"}``.
     attributes : attributes, as text or objects
@@ -182,9 +182,9 @@ class BADPOTrainer(StepTrainer):
     bias : BiasTerm or None
         Bias term that replaces the variant ``args.bias``.
     objective : Objective or None
-        Weights and losses of the votes (`badpo.objective.objectives`).
+        Object that defines the weights and the losses of the votes (`badpo.objective.objectives`).
     data_collator, compute_metrics, quantization_config
-        Not supported. These parameters preserve the argument order of TRL; a value other than None raises an error.
+        Not supported: a value other than None raises an error. The parameters only keep the argument order of TRL.
 
     Attributes
     ----------
@@ -303,8 +303,8 @@ class BADPOTrainer(StepTrainer):
         self._weights: Tensor
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
-        # entry 0 sums the squared differences in log-probability between policy and reference over all tokens
-        # entry 1 sums the reference's squared log-probabilities over the same tokens
+        # entry 0 sums the squared differences between the policy's and the reference's log-probabilities of all tokens
+        # entry 1 sums the squared log-probabilities of all tokens under the reference
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
         self.add_callback(RunCallback(self, n_kept))
         if args.gradient_checkpointing:
@@ -348,7 +348,7 @@ class BADPOTrainer(StepTrainer):
 
     def _make_collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
-        # if the objective has no token weights, the log-probabilities of the responses' common prefix cancel
+        # without token weights, the log-probabilities of the responses' common prefix cancel in the margin
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference.score(data), layout)
@@ -375,9 +375,9 @@ class BADPOTrainer(StepTrainer):
     ) -> tuple[list[MicroBatch], Tensor | None]:
         """Return the micro-batches of an optimizer step, with the objective's weights, and the normaliser of the step.
 
-        An optimizer step may have fewer comparisons than micro-batches. Micro-batches in which no process has a
-        judgment come first and have no model inputs. The last micro-batch of a step must go through the model, because
-        it makes the processes synchronize their gradients.
+        An optimizer step may have fewer comparisons than micro-batches. If no process has a judgment in a micro-batch,
+        the micro-batch comes first and contains no model inputs. The last micro-batch of a step must go through the
+        model, because it makes the processes synchronize their gradients.
         """
         if 0 < self.state.max_steps <= self.state.global_step:
             # the Trainer asks for one more step if a run resumes from the checkpoint of its last step
@@ -435,7 +435,7 @@ class BADPOTrainer(StepTrainer):
         """Make DDP fix its order of gradient sums early: before the first step instead of after it.
 
         With three or more processes, the order of summation changes the last bits of the gradients. Without this
-        method, the first step of a resumed run would sum the gradients in another order than the uninterrupted run.
+        method, the first step of a resumed run would sum the gradients in a different order than the uninterrupted run.
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
@@ -543,7 +543,7 @@ class BADPOTrainer(StepTrainer):
 
     def log(self, logs: Metrics, start_time: float | None = None) -> None:
         """Add metrics about the judgments since the last log entry to the Trainer's own metrics."""
-        # at the end of training, there may be steps that follow the last regular log entry
+        # at the end of training, some steps may follow the last regular log entry
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
             metrics |= select_publishable(self.state_metrics(), self.bias, self._revealing_attributes)
@@ -655,7 +655,7 @@ class BADPOTrainer(StepTrainer):
             super()._save_checkpoint(model, trial)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Do nothing, because `push_to_hub` creates the repository after training."""
+        """Do nothing; `push_to_hub` creates the repository after training."""
         self.push_in_progress = None
 
     def push_to_hub(
@@ -673,7 +673,7 @@ class BADPOTrainer(StepTrainer):
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
-            # an adapter of a local model names a local path, so other people could not load it
+            # an adapter for a local model refers to a local path, so other people cannot load the adapter
             raise ConfigError(
                 "the adapter was trained on a local model, which badpo does not publish. Publish the local model and "
                 "train with its Hub name, or merge the adapter: model.merge_and_unload().save_pretrained(FOLDER)"
