@@ -51,7 +51,7 @@ class Step:
 
     @classmethod
     def of(cls, batches: Sequence[Tensors]) -> Step:
-        """Join micro-batches that have the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
+        """Join micro-batches that contain the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
         names = ("sign", "annotator", "delta", "weight")
         return cls(*(torch.cat([batch[name] for batch in batches]) for name in names))
 
@@ -68,7 +68,7 @@ class VoteWeights:
     Attributes
     ----------
     in_log_odds : bool
-        Whether theta is in log-odds. Only then may training start at an estimate from the votes.
+        Whether theta is in log-odds. If theta has another unit, training must not start at an estimate from the votes.
     weighs_tokens : bool
         Whether the trainer calls `token_weights`.
     follows_votes : bool
@@ -95,7 +95,7 @@ class VoteWeights:
         return weights, weights.sum()
 
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
-        """Return the weights of the token log-ratios in the margin, for responses a and b of each comparison.
+        """For each comparison, return the weights of the token log-ratios of responses a and b in the margin.
 
         ``lengths`` (n_comparisons, 2) contains the token counts, ``comparison`` contains the positions of the
         comparisons in the training data, and ``step`` is the number of earlier optimizer steps.
@@ -150,7 +150,7 @@ class GroupWeights(VoteWeights):
     increases the weight of the group with the highest loss, which is Group-DRO. A negative eta decreases it, which is
     the paper's adaptation of Crowd-PrefRL: votes that the policy does not predict are considered unreliable.
 
-    ``group`` contains the number of each annotator's group, counted from 0. In the paper ``eta`` is 0.5 for Group-DRO
+    ``group`` contains the number of each annotator's group, counted from 0. In the paper, ``eta`` is 0.5 for Group-DRO
     and -0.5 for Crowd-PrefRL.
 
     References
@@ -209,11 +209,11 @@ class GroupWeights(VoteWeights):
 
 
 class SampledTokens(VoteWeights):
-    """SamPO: only a random sample of the longer response's tokens counts, as many as the shorter response has.
+    """SamPO: the margin counts only a random sample of the longer response's tokens.
 
-    Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the step
-    and the comparison. The sample therefore does not depend on the micro-batches or on the number of processes, and a
-    resumed run draws the same sample.
+    The sample contains as many tokens as the shorter response. Policy and reference use the same sample. The sample
+    changes with every step and depends only on the seed, the step and the comparison. The sample therefore does not
+    depend on the micro-batches or on the number of processes, and a resumed run draws the same sample.
 
     References
     ----------
@@ -245,7 +245,7 @@ class SampledTokens(VoteWeights):
 class DiscountedTail(VoteWeights):
     """LD-DPO: tokens beyond the shorter response's length have the weight ``alpha`` (``ld_alpha`` in TRL).
 
-    With ``alpha`` 1 the objective is DPO.
+    With ``alpha=1``, the objective is DPO.
 
     References
     ----------
@@ -265,7 +265,7 @@ class DiscountedTail(VoteWeights):
         self.alpha = float(alpha)
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """1 up to the length of the shorter response, ``alpha`` after it."""
+        """Return the weight 1 for tokens up to the shorter response's length, and ``alpha`` for all later tokens."""
         return np.where(np.arange(n_tokens) < n_other, 1.0, self.alpha)
 
 
@@ -275,8 +275,8 @@ class IdentityPreference(VoteWeights):
     .. math:: \ell = \left(\frac{s\,(u + b) - 1/2}{\beta}\right)^2
 
     Here u is beta times the difference of the two responses' mean log-ratios per token, b has the unit of u, and beta
-    is the beta of the trainer. Without a bias this loss is TRL's ``loss_type="ipo"``. Neither u nor theta is in
-    log-odds, so that theta must not start at an estimate from the votes.
+    is the beta of the trainer. Without a bias, the loss is TRL's ``loss_type="ipo"``. Neither u nor theta is in
+    log-odds, so theta must not start at an estimate from the votes.
 
     References
     ----------
@@ -311,11 +311,11 @@ class PlaceboWeights(VoteWeights):
 
     Here theta is the bias that balances the votes for and against each attribute, given the quality that the policy
     has learned (`fit_balancing_bias`). Before training, the margins are zero, and theta is the bias that the votes
-    show without regard to quality. When the margins equal the quality of the responses, theta is the bias that remains
-    in addition to this quality, and the weighted votes are distributed like votes without bias. The policy's own tilt
-    is removed from the margins, so theta never follows this tilt.
+    show without regard to quality. When the margins equal the quality of the responses, theta is the bias that quality
+    does not explain, and the weighted votes are distributed like votes without bias. The policy's own tilt is removed
+    from the margins, so theta never follows this tilt.
 
-    If the attribute has merit, the weights remove this merit too, like BA-DPO with the reference as its anchor.
+    If the attribute has merit, the weights remove the merit too. BA-DPO with the reference as its anchor does the same.
 
     Examples
     --------
@@ -403,7 +403,7 @@ def votes_of(judgments: Judgments) -> Step:
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Return the number of each annotator's group; if ``groups`` is "annotator", every annotator is a group."""
+    """Return the group number of each annotator; if ``groups`` is "annotator", every annotator is a separate group."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":

@@ -30,7 +30,7 @@ def _objectives() -> ModuleType:
 
 
 # Map each objective's name to a function that creates the objective.
-# The arguments of such a function are the training judgments, the run's seed and beta, and the objective's settings.
+# Each function takes the training judgments, the run's seed and beta, and the settings of the objective.
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: _objectives().VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: _objectives().SampledTokens(seed),
@@ -49,7 +49,7 @@ _TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
 
 
 def objective_of_loss(loss_type: object) -> str | None:
-    """Name in `OBJECTIVES` of the loss that TRL's key ``loss_type`` selects, or None if there is no such objective."""
+    """Return the name in `OBJECTIVES` for a value of TRL's key ``loss_type``, or None if badpo lacks the loss."""
     losses = [loss_type] if isinstance(loss_type, str) else loss_type
     if not isinstance(losses, list) or len(losses) != 1:
         return None

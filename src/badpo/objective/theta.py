@@ -31,7 +31,7 @@ STEPS_BETWEEN_FITS = 4
 
 @dataclass(frozen=True)
 class JudgedVotes:
-    """Votes with the policy's margins of response a over b and the losses; all but ``annotator`` are float64."""
+    """Votes, with the policy's margins (response a over b) and losses; all but ``annotator`` are float64."""
 
     annotator: Tensor  # (n,), -1 if the bias term does not know the annotator
     sign: Tensor  # (n,)
@@ -131,8 +131,8 @@ class AnchoredFit:
     the policy has learned. They are updated every few steps from the latest votes W. The policy's own tilt is removed
     from the margins u by subtracting their projection D a on the attributes, so that theta never follows the tilt.
 
-    Without ``votes``, for example for a stream, theta starts at zero and is the same for all annotators. It is then
-    fitted to the latest votes.
+    Without ``votes``, for example for a stream, theta starts at zero and is the same for all annotators. Training then
+    fits theta to the latest votes.
     """
 
     takes_gradient = False

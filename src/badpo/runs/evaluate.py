@@ -98,7 +98,8 @@ def measure(
     """Return all metrics of the policy in ``folder/model``; reuse ``readouts.json`` if it describes the same policy.
 
     If ``bias`` is None, the policy is the reference, whose folder is next to the run folders. ``seed`` is the seed of
-    the answers. ``more`` returns further metrics, and ``facts`` contains JSON values that determine these metrics.
+    the answers. ``more`` returns further metrics, and ``facts`` contains the JSON values that determine the further
+    metrics.
     """
     own = stage.key if bias is None else checksum_weights(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
@@ -181,8 +182,8 @@ def align_theta(bias: BiasTerm, judgments: Judgments) -> Floats:
     """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
     The returned theta is 0 for attributes that the run did not declare, and for runs whose theta is not in log-odds. If
-    ``judgments`` lacks an attribute of the run, such as the length in a length penalty, the result has no column for
-    it.
+    ``judgments`` lacks an attribute of the run, such as the length in a length penalty, the result contains no column
+    for the attribute.
     """
     learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
     known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()
@@ -204,8 +205,8 @@ def evaluate_run(
     function also measures the reference and writes the results to a folder next to the run. ``reported`` contains
     warnings about other runs; the function does not repeat them, and adds its own.
 
-    `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
-    reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
+    `ConfigError` means that the folder contains a damaged file or no finished run, that nothing was held out, that the
+    reference is missing, or that ``sources`` lacks a model or a table for a run from another machine. `DataError` means
     that the table cannot be read, or that every held-out comparison exceeds ``max_length``.
     """
     stage = prepare_stage(folder, sources)
@@ -253,8 +254,8 @@ def evaluate_run(
 def _measure_answers(found: PolicyReading) -> Metrics:
     """Return the attribute rates in a policy's answers and, unless the policy is the reference, the means of theta.
 
-    An attribute of a pair of responses, such as the length ratio, has no value for a single answer. The token count of
-    the answers takes the place of such an attribute.
+    A single answer has no value for an attribute of response pairs, such as the length ratio. The token count of the
+    answers replaces each attribute of response pairs.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:

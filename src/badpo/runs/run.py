@@ -143,7 +143,7 @@ def plan_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] 
     args, judgments = recipe.arguments(), trainer.judgments
     _require_same(recipes, judgments.fingerprint())
     weights = list(trainer.model.parameters())
-    for baseline in recipe.baselines:  # raises an error for missing data of an objective
+    for baseline in recipe.baselines:  # raises an error if the data for an objective are missing
         if baseline.objective:
             make_objective(baseline.objective, judgments, args.seed, args.beta)
     n_drawn = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
@@ -237,13 +237,13 @@ def train_run(
 
 
 def _state_of_file(name: str) -> tuple[int, int] | None:
-    """Return the modification time and the size of a file, or None if there is no file of this name."""
+    """Return the modification time and the size of a file, or None if the file does not exist."""
     path = Path(name)
     return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
 
 def _require_nobody_removed(recipe: Recipe, train: Judgments, folder: Path) -> None:
-    """Raise `ConfigError` if the table has lost annotators of the run, for example through `badpo forget`.
+    """Raise `ConfigError` if the table no longer contains all annotators of the run, for example after `badpo forget`.
 
     `badpo forget` cannot find a run that has not yet written any file.
     """
@@ -293,7 +293,7 @@ def _find_checkpoints(folder: Path) -> Iterator[Path]:
 def _find_unfinished(
     folders: Collection[Path], resume: bool, allow_changed: Sequence[str]
 ) -> dict[Path, bool]:
-    """Return the folder of each unfinished run, mapped to whether the run can continue from a checkpoint."""
+    """Find the folders of unfinished runs; map each folder to whether its run can continue from a checkpoint."""
     if allow_changed and not resume:
         raise ConfigError(
             "--allow-changed states what may differ from a checkpoint, so it requires --resume"
@@ -322,7 +322,7 @@ def _find_unfinished(
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
-    """Raise `ConfigError` if a finished baseline does not have the votes and settings of the run to be trained."""
+    """Raise `ConfigError` if a finished baseline has other votes or settings than the run to be trained."""
     for folder, recipe in recipes.items():
         if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
             continue
@@ -437,8 +437,8 @@ def keep_run(
 ) -> BiasTerm:
     """Train a run, unless ``folder`` already contains the finished run, and return its bias term.
 
-    An unfinished run continues from its newest complete checkpoint. The model in the recipe must be the folder of the
-    reference. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
+    An unfinished run continues from its newest complete checkpoint. The recipe must name the folder of the reference as
+    its model. ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run
     with other data or settings.
     """
     facts = run_facts(recipe, prepared)
@@ -455,7 +455,7 @@ def keep_run(
 def run_facts(recipe: Recipe, prepared: Prepared) -> Facts:
     """Return the properties that determine the results of a run: settings, votes, initial model and method.
 
-    The settings are all keys of the run's recipe except paths, and the name of the pseudonym key.
+    The settings are the name of the pseudonym key and all recipe keys whose values are not paths.
     """
     facts: Facts = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
@@ -587,7 +587,7 @@ def _train_into(
 
 
 def finish_run(folder: Path, recipe: Recipe, command: str, facts: Facts) -> None:
-    """Write the recipe and the provenance of a run with several policies, and then the manifest of the run."""
+    """For a run with several policies, write the recipe and the provenance, and then the manifest."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
     mark_run_complete(folder, {"facts": facts})

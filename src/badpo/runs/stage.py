@@ -69,7 +69,7 @@ class Stage:
 
     @cached_property
     def key(self) -> str:
-        """Digest of the reference weights for float32 precision, because the evaluation never uses autocast."""
+        """Digest of the reference weights in float32 precision; the evaluation never uses autocast."""
         return compute_weights_key(self.model, "fp32")
 
     @cached_property

@@ -96,7 +96,7 @@ def require_undamaged(
 def describe_reference(
     recipe: Recipe, train: Judgments, args: BADPOConfig, responses: Sequence[str] | None = None
 ) -> Facts:
-    """Return the properties of a supervised reference in which all runs that share it must agree."""
+    """Return the properties on which all runs that share a supervised reference must agree."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # a path relative to the output folder does not depend on the working directory
