@@ -49,9 +49,9 @@ from badpo.theory import Array, Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import Interval
 
-# Largest plausible tau, in log-odds: exp(5) is odds of 148 to 1.
+# The largest plausible tau is 5 log-odds, which correspond to odds of 148 to 1.
 WIDEST_TAU = 5.0
-# Without a cap, a few very large differences in a continuous attribute, often errors, would dominate the estimates.
+# Very large differences in a continuous attribute are often errors; without a cap, they would dominate the estimates.
 # If 3 % of the differences are 40 times too large, annotators' confidence intervals have a coverage of only 74 %.
 # A cap at five units raises the coverage of confidence intervals to 92 %, and a cap at three units to 95 %.
 # With a cap at three units, credible intervals have a coverage of only 89 %.

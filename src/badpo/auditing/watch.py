@@ -35,7 +35,7 @@ from badpo.estimation.significance import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# End positions of the three kinds of log-likelihood ratios in an array of evidence.
+# In an array of evidence, the three kinds of log-likelihood ratios end at these positions.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison only after its last vote; give later votes a new comparison id"

@@ -21,19 +21,19 @@ STRENGTH_PRIOR = 1.0
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
 # Gauss-Hermite nodes and weights for the normal prior of a comparison's quality.
 NODES = np.polynomial.hermite_e.hermegauss(15)
-# Largest number of comparisons used to fit the quality prior by EM, and number of EM iterations.
+# The quality prior is fitted to at most LARGEST_FIT comparisons, with FIT_ROUNDS iterations of EM.
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
-# Power with which a test detects its smallest detectable difference.
+# A difference counts as detectable if the test finds it with this power.
 POWER = 0.8
-# Smallest relevant between-annotator standard deviation, relative to the standard deviation of the values.
-# For shares of votes around 50 %, a standard deviation of 0.3 means annotators with shares of about 35 % and 65 %.
+# Differences between annotators are relevant if their sd is at least this multiple of the sd of the tested values.
+# For example, the multiple is 0.3 if half of the annotators choose response a in 35 % of votes and half in 65 %.
 RELEVANT = 0.3
 
 
 class GivenQuality(QualityModel):
     r"""Model of votes on comparisons of known quality, :math:`u_c = \text{scale} \cdot \text{quality}_c`.
 
-    The scale is an extra parameter, unless the quality of every comparison is 0.
+    The scale of the quality is an extra parameter, unless the quality of every comparison is 0.
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
@@ -149,7 +149,7 @@ class ExchangeTest(NamedTuple):
 
     ``smallest`` is the smallest standard deviation of annotators' means, in standard deviations of the column, that the
     test detects with a power of 80 %. ``power`` is the power for a standard deviation of `RELEVANT`. Both ``smallest``
-    and ``power`` are for a significance level of 5 %, divided equally among the columns.
+    and ``power`` apply at a significance level of 5 %, divided equally among the columns.
     """
 
     p_value: Floats

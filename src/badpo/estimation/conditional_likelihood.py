@@ -1,8 +1,8 @@
 r"""Conditional likelihood of the votes, given the number of votes for response a on each comparison.
 
 A vote for response a is called a win. If the logit of a vote is :math:`u_c + x_j`, the number of wins on a comparison
-is a sufficient statistic for the quality u of the comparison. Given that exactly s votes on a comparison are wins, the
-probability that these votes are the set W is
+is a sufficient statistic for the quality u of the comparison. If exactly s votes on a comparison are wins, the
+probability that W is the set of winning votes is
 
 .. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
 
@@ -25,12 +25,14 @@ from scipy.special import expit
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Array, Floats, Ints
 
-# If a comparison has at most this many votes, all possible sets of winners are listed.
+# If a comparison has at most LARGEST_LISTED votes, all possible sets of winners are listed.
 # If a comparison has more than LARGEST_LISTED votes, a generating polynomial gives the sum over all sets of winners.
 LARGEST_LISTED = 10
-# Largest number of roots of unity, and share of the sum below which the contribution of a root is omitted.
+# The sum uses at most MOST_ROOTS roots of unity.
+# A root is omitted if its contribution is below the share NO_SHARE of the sum.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
-# Largest number of bisection steps, and largest accepted error in the expected number of wins.
+# Bisection takes at most MOST_HALVINGS steps.
+# The expected number of wins may differ from the actual number by at most NEAR_ENOUGH.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
 # Largest number of entries in an intermediate array; arrays of this size fit into the processor's cache.
 AT_ONCE = 2**18
@@ -82,8 +84,8 @@ class ComparisonBlocks:
     def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
         """Divide the comparisons into runs; the comparisons of a run have the same kind and the same number of votes.
 
-        ``width`` maps the number of votes on a comparison to the number of array entries that the comparison needs. A
-        run of several comparisons needs at most ``AT_ONCE`` entries.
+        ``width`` maps the number of votes on a comparison to the number of array entries that the comparison needs. If
+        a run contains several comparisons, these need at most ``AT_ONCE`` entries together.
         """
         runs, n = [], len(self.starts)
         kind = np.zeros_like(self.starts) if kind is None else kind
@@ -295,7 +297,7 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
 class KnownWins(QualityModel):
     """Conditional model of the votes, given the number of votes for response a on each comparison.
 
-    Unanimous comparisons and comparisons with one vote have a log-likelihood of 0 for all biases.
+    The log-likelihood of a unanimous comparison, or of a comparison with one vote, is 0 for all biases.
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
@@ -327,7 +329,7 @@ class KnownWins(QualityModel):
         return Curvature(self._won - moments.chance, self._blocks.matrix(moments.covariance))
 
     def winners(self, logits: Floats) -> Winners:
-        """Probabilities of the wins on all comparisons, and covariances as entries of `ComparisonBlocks.matrix`."""
+        """Return each vote's probability of a win, and the covariances as entries of `ComparisonBlocks.matrix`."""
         chance, entries = self._won.copy(), np.zeros(self._blocks.n_pairs)
         log_totals = self._blocks.sums(self._won * logits)
         for run, x, _, n_wins in self._parts(logits):

@@ -56,11 +56,11 @@ NO_INFORMATION = 1e-12
 WHOLE = 1 - 1e-9
 # Two teams of annotators count as weakly joined if the ratio R in `find_weakly_joined_teams` exceeds this value.
 WEAKEST_JOINT = 10.0
-# Smallest standard error, in log-odds, of the difference in bias between two weakly joined teams.
+# Two teams count as weakly joined only if the standard error of their difference in bias exceeds this value.
 LARGE_ERROR = 0.25
-# Largest root mean square of the standard errors of the biases in a weakly joined team, in log-odds.
+# Within a weakly joined team, the root mean square of the biases' standard errors is below this value, in log-odds.
 HALF_KNOWN = 1.0
-# Smallest number of annotators in a weakly joined team.
+# A weakly joined team contains at least this many annotators.
 SMALLEST_TEAM = 3
 
 
@@ -273,7 +273,7 @@ class ArrangedVotes:
 
     @property
     def comparison(self) -> Ints:
-        """Number of each vote's comparison in the blocks."""
+        """For each vote, the number of its comparison in ``blocks``."""
         return self.blocks.comparison
 
     @cached_property
@@ -388,7 +388,10 @@ def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of values, such as biases: ``label`` has the group of each value; values in ``absolute`` have no group."""
+    """Groups of values, such as biases.
+
+    ``label`` contains the group of each value; values in ``absolute`` have no group.
+    """
 
     label: Ints
     absolute: Bools
@@ -579,9 +582,9 @@ def clustered_variance_ratios(
     Here s_{kg} is the score of bias k in cluster g, h_k is the information about bias k, and K_{kg} is the share of h_k
     in cluster g. The result is the CR2 estimator with the degrees of freedom of Bell and McCaffrey, as in
     `badpo.estimation.log_odds.cluster_errors`, computed for every bias as if the other biases were known. The result is
-    NaN if one cluster has all information. A sandwich estimator over all scores would give almost no error to biases
-    that are connected by only a few comparisons. A factor on the inverse information avoids this problem. Each array
-    has one entry for each vote and attribute.
+    NaN if one cluster contains all information. A sandwich estimator over all scores would give almost no error to
+    biases that are connected by only a few comparisons. A factor on the inverse information avoids this problem. Each
+    array contains one entry for each vote and attribute.
 
     Examples
     --------
@@ -734,7 +737,8 @@ def _step_from_mean(
 def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informed: Bools) -> Ints:
     """Return the group number of every annotator for each attribute; the votes compare biases within a group.
 
-    Annotators with infinite or anchored biases also belong to groups. Annotators without a group have the number -1.
+    Annotators with infinite or anchored biases also belong to groups. Annotators without a group get the group number
+    -1.
     """
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not all_votes.free_quality:
@@ -752,7 +756,8 @@ def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informe
 
 
 def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
-    """Mean of the identified biases, with two standard errors: for these annotators and for a population of annotators.
+    """Mean of the identified biases, with two standard errors: for the same annotators and for a population of
+    annotators.
 
     The standard error for these annotators is clustered by comparison or by prompt, because a bias may differ between
     comparisons. The standard error for a population also includes the between-annotator variance of the biases, beyond
@@ -787,7 +792,7 @@ def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
 
 
 def find_weakly_joined_teams(votes: Votes) -> Ints:
-    r"""Divide the annotators into teams, attribute by attribute, if few votes compare the biases of different teams.
+    r"""For each attribute, divide the annotators into teams if few votes compare the biases of different teams.
 
     Let L be the information matrix of the biases if all biases are equal. The annotators are sorted by the scaled
     eigenvector of the smallest nonzero eigenvalue of L. Each position in the sorted order divides the annotators into a
@@ -861,7 +866,7 @@ def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
 
 
 def _find_slowest_direction(scaled: sparse.csr_array, flat: Floats) -> Floats:
-    """Find the direction with the smallest scaled information of all directions orthogonal to ``flat``."""
+    """Among all directions orthogonal to ``flat``, find the direction with the smallest scaled information."""
     if len(flat) <= LARGEST_FACTORED:
         unit = flat / np.linalg.norm(flat)
         return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]

@@ -24,7 +24,7 @@ from badpo.theory.summaries import Interval
 
 # Averaging the logistic function over a normal logit of variance v divides its slope by about sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# Smallest share of an error's variance that is attributed to the annotator instead of to all annotators.
+# At least this share of an error's variance is specific to the annotator; the rest is shared by all annotators.
 LEAST_OWN = 0.1
 # Grid for the reliability of gold annotators, in standard errors from the estimate.
 NODES = np.linspace(-4.0, 4.0, 41)
@@ -167,7 +167,7 @@ def _gold_line(
     a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
     if choice is not None and choice.se > 0:
-        # correct the log-odds for the attenuation that quality differences between comparisons cause
+        # quality differences between comparisons attenuate the log-odds; the factor corrects for this attenuation
         factor = math.sqrt(1 + PROBIT * (reliability.scale * gold_mean) ** 2)
         value, error = factor * choice.estimate, (factor * choice.se) ** 2
         whole = error + (a * STEEPEST) ** 2

@@ -20,7 +20,8 @@ from badpo.theory.summaries import Interval
 
 # Significance level of tests.
 LEVEL = 0.05
-# Largest half-width of the 95 % confidence interval of a reported estimate, in log-odds; exp(3) is odds of 20 to 1.
+# An estimate is reported only if the half-width of its 95 % confidence interval is at most this value, in log-odds.
+# Log-odds of 3 correspond to odds of 20 to 1.
 WIDEST_HALF = 3.0
 # A clustered error counts as zero if it is below this share of the error for independent votes.
 NO_SPREAD = 1e-9
@@ -31,7 +32,8 @@ _SAME = 1e-10
 _NO_INFORMATION = 1e-8
 # The second-order series of (1 - K)^(-1/2) is exact to 1e-9 if the leverage (trace) of a cluster is below this value.
 _SMALL_LEVERAGE = 1e-3
-# If the leverage of a cluster exceeds this value, the cluster alone determines a direction, and no variance is known.
+# If the leverage of a cluster exceeds this value, the cluster alone determines a direction.
+# The variance of such a direction cannot be estimated.
 _WHOLE = 1 - 1e-9
 
 

@@ -16,13 +16,14 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
-# Largest number of biases for a stored covariance matrix, and for a direct solution of linear systems.
+# The covariance matrix is stored if there are at most LARGEST_DENSE biases.
+# Linear systems are solved directly if there are at most LARGEST_FACTORED biases.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
-# Largest number of Newton steps, and size of the gradient below which the iteration ends.
+# Newton's method ends after STEPS steps, or when the gradient is smaller than TOLERANCE.
 STEPS = 100
 TOLERANCE = 1e-8
-# Largest relative error of a Newton step.
+# The relative error of a Newton step is at most this value.
 LOOSEST = 0.1
 # The likelihood has no maximum if PATIENCE steps at a zero gradient still change a logit by STILL_MOVING or more.
 PATIENCE = 5

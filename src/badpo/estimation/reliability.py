@@ -34,7 +34,8 @@ SAME = 0.25
 # Equally spaced grid points for the quality of a comparison, in standard deviations of the quality.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Grid for the between-annotator sd of reliability (whose mean is 1), and scale of the half-normal prior of this sd.
+# RELIABILITY_SDS is the grid for the sd of reliability between annotators; the mean reliability is 1.
+# The prior of this sd is half-normal with the scale USUAL.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Grid for the share of random responders.
@@ -45,12 +46,14 @@ LEAST_GAIN = 1.35
 LARGEST_SLOPE = 6.0
 # Smallest mean number of votes per annotator.
 FEWEST = 5
-# Prior probability that biases depend linearly on reliability; low, because a linear dependence could hide biases.
+# `LINE_PROBABILITY` is the prior probability that biases depend linearly on reliability.
+# The prior probability is low, because a linear dependence could hide biases.
 # `STEEPEST` is the prior standard deviation of the slope; the slope is fitted in `LINE_ROUNDS` iterations.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Low reliability does not explain an annotator's choices beyond this number of standard errors.
 BEYOND = 3.0
-# Largest number of Newton steps, step length below which the iteration ends, and longest step.
+# Newton's method takes at most STEPS steps, each of length LONGEST_STEP or less.
+# The iteration ends when a step is shorter than NEAR.
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
 # Precision of the normal prior for the annotators' mean slope.
 LOOSE = 1e-3
@@ -103,8 +106,8 @@ def _annotator_indicators(annotator: Ints, n_annotators: int) -> sparse.csr_arra
 class _SameVotes:
     """Votes, in the order of ``blocks``, on comparisons that have several votes and equal attributes on both sides.
 
-    Comparisons with the same number of votes (``size``) and of votes for response a (``n_wins``) have the same
-    ``kind``.
+    Two comparisons have the same ``kind`` if the numbers of votes (``size``) and of votes for response a (``n_wins``)
+    are equal.
     """
 
     def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
@@ -184,7 +187,7 @@ def equal_reliability_p_value(votes: Votes) -> float:
     vote = same_votes.blocks.comparison
     kind = same_votes.kind[vote]
     score = of.T @ ((same_votes.sign > 0) * quality[kind] - expected[kind])
-    # the matrices have one row per comparison, followed by one row per annotator for the annotator's own variance
+    # the matrices contain one row per comparison, followed by one row per annotator for the annotator's own variance
     alone = of.T @ (own - between)[vote]
     columns = np.append(same_votes.annotator, np.arange(votes.n_annotators))
     starts = np.append(same_votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
@@ -251,7 +254,7 @@ def fit_reliability(votes: Votes, shift: ArrayLike = 0.0, group: ArrayLike | Non
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Reliability(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
-    # squared distance of each annotator's choices from 50 %, in standard errors, for the most extreme attribute
+    # for each annotator and the most extreme attribute, squared distance of the choices from 50 %, in standard errors
     toward = np.sign(votes.delta) * votes.sign[:, None]
     of = _annotator_indicators(votes.annotator, n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
@@ -301,7 +304,7 @@ def _weigh_random_responders(odds: Floats, log_marginal: Floats) -> tuple[Floats
 
     The last component of each mixture is random responding.
 
-    ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for the votes of each
+    ``odds``, of shape (m, n_spreads), contains the log-likelihood ratio of random responding for the votes of each
     annotator.
     """
     share = RANDOM_SHARES[:, None, None]
@@ -318,7 +321,7 @@ class ClassMerit(NamedTuple):
     """Distribution of the class offsets that unequal reliability produces; the result of `estimate_class_merit`.
 
     With probability ``LINE_PROBABILITY``, the offsets are normally distributed with the ``covariance``, of shape
-    (n_classes, n_classes); otherwise the offsets are 0. If ``covariance`` is None, ``unknown`` is the reason, as in
+    (n_classes, n_classes); otherwise the offsets are 0. If ``covariance`` is None, ``unknown`` gives the reason, as in
     `Reliability`.
     """
 
@@ -329,8 +332,8 @@ class ClassMerit(NamedTuple):
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Estimate the distribution of the apparent biases that classes have if they differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an unbiased annotator of reliability a favors this side by
-    the product of a and m. A class c with reliability a_c therefore appears to have an additional bias:
+    If the side with the attribute is better by m log-odds, an unbiased annotator with reliability a favors this side by
+    a times m. A class c with reliability a_c therefore appears to have an additional bias:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
@@ -376,7 +379,8 @@ def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
 class _Expansion(NamedTuple):
     """Marginal likelihood of given annotator slopes, with derivatives from Louis's formula.
 
-    ``random_ratio`` has, for each annotator, the log-likelihood ratio of a slope of 0, with the other slopes unchanged.
+    For each annotator, ``random_ratio`` contains the log-likelihood ratio of a slope of 0, with the other slopes
+    unchanged.
     """
 
     slopes: Floats
@@ -513,9 +517,9 @@ def find_unexplained_choices(votes: Votes) -> Bools:
     r"""Return a mask, of shape (n_annotators, n_attributes), of choices that low reliability cannot explain.
 
     About half of the votes of an unreliable annotator are for the side with more of the attribute. Of the :math:`n_k`
-    votes that annotator k casts, the share :math:`s_k` is for the side with the attribute. In the whole pool, this
-    share is :math:`S`. Low reliability cannot explain the annotator's choices if :math:`s_k` is more than z =
-    ``BEYOND`` standard errors outside the range from 1/2 to S:
+    votes that annotator k casts, the share :math:`s_k` is for the side with the attribute. In the whole pool, the share
+    of votes for the side with the attribute is :math:`S`. Low reliability cannot explain the annotator's choices if
+    :math:`s_k` is more than z = ``BEYOND`` standard errors outside the range from 1/2 to S:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
@@ -550,9 +554,9 @@ def adjust_for_reliability(
 
     The regression uses shrunken reliability, because unshrunken reliability would attenuate the slope (Berkson, 1950).
     The weights of the regression include the residual variance (Paule and Mandel, 1982). The slope is zero with a prior
-    probability of 75 %. Otherwise, the slope has a normal prior, so that the line does not fit noise if annotators are
-    about equally reliable. The Savage-Dickey ratio gives the probability of a line. If the shared bias is known, no
-    line is needed, because the shift by reliability is also known. Annotators in ``beyond``
+    probability of 75 %. With a probability of 25 %, the slope has a normal prior, so that the line does not fit noise
+    if annotators are about equally reliable. The Savage-Dickey ratio gives the probability of a line. If the shared
+    bias is known, no line is needed, because the shift by reliability is also known. Annotators in ``beyond``
     (`find_unexplained_choices`) are excluded from the fit if their reliability is below the mean. The p-value is based
     on the sum of squared residuals, each divided by its variance. The degrees of freedom are the number of annotators,
     minus one for the slope and one for each group. The p-value is NaN if no line is fitted.

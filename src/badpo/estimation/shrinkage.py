@@ -35,11 +35,11 @@ from badpo.estimation.conditional_likelihood import KnownWins, Winners
 from badpo.estimation.fit import ArrangedVotes, Votes, arrange_votes, find_identified_biases
 from badpo.theory import Array, Bools, Floats, Ints
 
-# Difference between the maximum of the log-likelihood and its value at the limits of a 95 % confidence interval.
+# At the limits of a 95 % confidence interval, the log-likelihood is lower than its maximum by this value.
 DROP = float(chdtri(1, 0.05)) / 2
 # Values of tau are omitted if their log-likelihood is lower than the maximum by more than this value.
 NEGLIGIBLE = 12.0
-# Number of values of tau over which `shrink_normal` averages.
+# `shrink_normal` averages over this many values of tau.
 TAU_NODES = 31
 # Number of bisection steps for a quantile.
 BISECTIONS = 30
@@ -50,23 +50,24 @@ FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
 CENTERINGS = 8
 # A prior is omitted if its posterior probability is below this value.
 UNLIKELY = 1e-3
-# Largest number of annotators from whom the weights of the priors are estimated.
+# The weights of the priors are estimated from at most this many annotators.
 LARGEST_SAMPLE = 1000
-# Largest number of biases for which the covariance is computed as a dense matrix.
+# The covariance is computed as a dense matrix if there are at most this many biases.
 LARGEST_DENSE = 600
-# Largest group of biases with exact variances in a large pool.
+# In a large pool, variances are exact only in groups of at most this many biases.
 FEW = 40
-# Largest share by which uncertainty about other biases reduces the approximate precision of a bias.
+# Uncertainty about other biases reduces the approximate precision of a bias by at most this share.
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
 # Newton's method stops if the mean square of a step, in posterior standard deviations, is below `NEAR_ENOUGH`.
 # The next posterior mode is interpolated from at most `MOST_NEAR` known modes.
 NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
-# Number of values of tau over which `shrink_votes` averages.
+# `shrink_votes` averages over this many values of tau.
 NODES = 11
-# Largest number of updates of tau and the dispersion; the updates end when the dispersion changes by less than SETTLED.
+# Tau and the dispersion are updated at most ROUNDS_OF_CLUSTERS times.
+# The updates end earlier if the dispersion changes by less than SETTLED.
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
-# Smallest posterior probability of a large deviation for which an annotator can be flagged.
+# An annotator can be flagged only if the posterior probability of a large deviation is at least this value.
 LIKELY = 0.5
 # Range of tau / (scale + tau).
 NARROWEST, WIDEST = 0.01, 0.99
@@ -313,7 +314,7 @@ def _priors(taus: Floats) -> Floats:
     """Shares, offsets and standard deviations of the priors, which are mixtures of three normal distributions.
 
     The arrays of shares, offsets and standard deviations have the shape (3, n_priors, n_taus, 1). Offsets are measured
-    from the center of the prior. The first prior is normal. Under the other priors, a few annotators have large
+    from the center of the prior. The first prior is normal. The other priors allow a few annotators to have large
     deviations, either around the center of the other annotators or on both sides of this center.
     """
     parts: list[list[tuple[float, float, float]]] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
@@ -409,7 +410,7 @@ def _join_mixtures(parts: list[Mixture]) -> Mixture:
 def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float) -> ShrunkenBiases:
     """Average two posteriors; ``chance`` is the probability that the second posterior is correct for all annotators.
 
-    The result has the tau of the more probable posterior. The interval of tau covers the intervals of all posteriors
+    The result takes tau from the more probable posterior. The interval of tau covers the intervals of all posteriors
     with a probability above 10 %.
     """
     both = (one, 1 - chance), (other, chance)
@@ -433,9 +434,9 @@ def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float
 class _VotePool:
     """Informative votes of a pool, with the attribute and group of every bias that has an informative vote.
 
-    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` has the
-    size of each bias's group, or infinity if votes on one comparison differ in the attribute, because the shared bias
-    is then identified. ``scale`` is the typical error of a bias toward each attribute if all biases are equal.
+    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` contains
+    the size of each bias's group. The size is infinite if votes on one comparison differ in the attribute; the shared
+    bias is then identified. ``scale`` is the typical error of a bias toward each attribute if all biases are equal.
     ``point`` is the last expansion of the likelihood; the search for the next mode starts at this point. The likelihood
     is raised to the power of 1 / ``dispersion``.
 
@@ -650,7 +651,7 @@ def _posterior_at_share(pool: _VotePool, taus: Floats, j: int, share: float) -> 
 
 
 def _estimate_dispersion(pool: _VotePool, j: int, moments: _PosteriorMoments, cluster: Ints) -> float:
-    r"""Ratio, at least 1, of the variance of the cluster scores to the variance implied by the model.
+    r"""Ratio of the cluster scores' variance to the variance that the model implies; the result is at least 1.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
@@ -841,9 +842,9 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     r"""Return a mask of the longest list of annotators with an expected share of false flags of at most ``fdr``.
 
     Annotators are added to the list in order of decreasing probability :math:`p_k` of a large deviation, while the mean
-    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added. Otherwise, a
-    list with many certain flags could include annotators whose deviation is probably small. If annotators have the same
-    probability, the list contains all of them or none.
+    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added. Without this
+    limit, a list with many certain flags could include annotators whose deviation is probably small. If several
+    annotators have the same probability, the list contains all of them or none.
 
     Examples
     --------

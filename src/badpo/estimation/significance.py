@@ -47,9 +47,9 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import bias_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# Largest number of groups of annotators in the test of classes; smaller groups are omitted.
+# The test of classes uses at most this many groups of annotators, and omits the smallest groups.
 MOST_GROUPS = 50
-# Number of values of tau over which the test of classes is averaged.
+# The test of classes averages over TAU_NODES values of tau.
 # The test omits values of tau whose log-mass is below the largest log-mass by NEGLIGIBLE or more.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
@@ -85,11 +85,11 @@ def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike 
     r"""P-value of the hypothesis that all annotators have the same bias, for each attribute.
 
     If all annotators have the same bias toward an attribute of the responses, the conditional likelihood does not
-    depend on this bias. Under this hypothesis, the annotators' scores :math:`S_k = \sum_j d_j (y_j - p_j)` have mean 0
-    and covariance V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the variance of the biases.
-    The test compares the statistic with the scaled chi-squared distribution :math:`c \chi^2_\nu` of mean tr V and
-    variance 2 tr V^2. The test keeps its level even with few votes per annotator, unlike a likelihood ratio test with
-    one parameter per annotator.
+    depend on this bias. Under the hypothesis of equal biases, the annotators' scores :math:`S_k = \sum_j d_j (y_j -
+    p_j)` have mean 0 and covariance V. The test statistic is :math:`\sum_k S_k^2`, the score with respect to the
+    variance of the biases. The test compares the statistic with the scaled chi-squared distribution :math:`c
+    \chi^2_\nu` of mean tr V and variance 2 tr V^2. The test keeps its level even with few votes per annotator, unlike a
+    likelihood ratio test with one parameter per annotator.
 
     ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. The test of one attribute uses the biases toward
     all other attributes from ``biases``. If votes on one comparison differ in the attribute, the test uses the
@@ -200,7 +200,7 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Return a mask of the members of the ``MOST_GROUPS`` largest groups of annotators, except groups with one member.
+    """Return a mask of the annotators in the ``MOST_GROUPS`` largest groups; groups with one member are omitted.
 
     The limit on the number of groups keeps the design matrix small.
     """
@@ -337,7 +337,7 @@ def recommend(
 
     The function chooses ``class`` if the biases of classes differ, ``shared_mean`` if only the biases of individual
     annotators differ, and ``pooled`` otherwise. The test of one shared bias decides whether annotators differ. Without
-    a test result, the interval of tau decides.
+    a test result, the interval of tau decides whether annotators differ.
 
     Examples
     --------
@@ -484,7 +484,7 @@ def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tup
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     """Return a mask of the first vote of each annotator on each comparison.
 
-    Agreement statistics use only one vote of each annotator on a comparison.
+    Agreement statistics use only one vote per annotator and comparison.
 
     Examples
     --------
@@ -630,7 +630,7 @@ def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
     r"""Log-likelihood ratio of a lower reliability to the co-voters' reliability, for sides that do not differ.
 
     A less reliable annotator votes for response a with the odds :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p
-    / (1 - p)`. The function computes the ratio for a grid of :math:`\kappa`.
+    / (1 - p)`. The function computes the likelihood ratio for a grid of :math:`\kappa`.
 
     Examples
     --------
@@ -698,7 +698,7 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
 
     Of m e-values, the procedure flags the i largest, where i is the largest number for which the i-th largest e-value
     is at least :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence
-    between the e-values and any stopping time, because every e-process is valid for the stream of all votes.
+    between the e-values and any stopping time. This holds because every e-process is valid for the stream of all votes.
 
     References
     ----------

@@ -51,11 +51,11 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     The tests code votes as +1 or -1, minus the part that the annotator's biases explain. With one dimension of quality
     and reliabilities :math:`v_k`, the mean product of two annotators' votes is :math:`v_k v_l`. For each pair of
     annotators, the residual is the sum of the products of their votes, minus the expected sum, divided by
-    :math:`\sqrt{n_k n_l}`. Here :math:`n_k` is the number of vote pairs of annotator k with co-voters. The statistic of
-    the first test is the largest eigenvalue of the residual matrix. The null distribution of the largest eigenvalue
-    comes from votes simulated with one normally distributed quality and the same :math:`v_k`. ``suspect``, of shape
-    (n_annotators,), marks annotators who agree little with the pool. The second test asks whether the ``suspect``
-    annotators agree with one another. The p-value for camps is twice the smaller p-value of the two tests.
+    :math:`\sqrt{n_k n_l}`. Here :math:`n_k` is the number of vote pairs that annotator k forms with co-voters. The
+    statistic of the first test is the largest eigenvalue of the residual matrix. The null distribution of the largest
+    eigenvalue comes from votes simulated with one normally distributed quality and the same :math:`v_k`. ``suspect``,
+    of shape (n_annotators,), marks annotators who agree little with the pool. The second test asks whether the
+    ``suspect`` annotators agree with one another. The p-value for camps is twice the smaller p-value of the two tests.
 
     A few annotators with a different taste share too few comparisons for these two tests, but agree less with the pool.
     A third test therefore compares the variance of :math:`v_k`, weighted by numbers of vote pairs, with the variance in
@@ -159,7 +159,7 @@ def _simulate_p_value(
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:
-    """Sum the products of two annotators' values over common comparisons, for each pair; the diagonal is zero."""
+    """For each pair of annotators, sum the products of their values over common comparisons; the diagonal is zero."""
     table = sparse.csr_array((values, (row, column)))
     products = np.asarray((table.T @ table).toarray())
     np.fill_diagonal(products, 0.0)

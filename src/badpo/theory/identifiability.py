@@ -12,7 +12,7 @@ attributes of the judgment (such as the response shown first), for attributes of
 a response occurs in several comparisons), and for collinear attributes. `free_directions` therefore solves the actual
 system for all attributes together.
 
-Each argument has one entry per judgment. Comparisons and annotators are numbered from 0. ``delta``, of shape
+Each argument contains one entry per judgment. Comparisons and annotators are numbered from 0. ``delta``, of shape
 (n_judgments, n_attributes) or (n_judgments,), is the difference of response a minus response b. By default,
 ``n_annotators`` is the largest annotator index plus 1.
 """
@@ -31,8 +31,8 @@ from badpo.theory import Array, Bools, Floats, Ints
 
 # Coefficients with a relative size below this value count as rounding errors.
 NEGLIGIBLE = 1e-10
-# Number of Newton steps that recognize most annotators with a finite theta.
-# If the Newton steps do not recognize an annotator, a linear program decides whether theta is finite.
+# For most annotators with a finite theta, this many Newton steps show that theta is finite.
+# For all other annotators, a linear program decides whether theta is finite.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def separated_annotators(
 ) -> Array:
     """Find annotators whose maximum-likelihood theta is infinite because all their cross-group votes are for one side.
 
-    For a conditional estimate, first multiply ``delta`` by the mask from `informative_judgments`, because the
-    informative votes of an annotator may all be for one side even if other votes are not.
+    For a conditional estimate, first multiply ``delta`` by the mask from `informative_judgments`. The informative votes
+    of an annotator may all be for one side even if the uninformative votes are not.
 
     Returns
     -------
@@ -161,9 +161,9 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     r"""Find the range of coefficients in attribute combinations that separate an annotator's chosen and rejected sides.
 
     A combination v of attributes, with entries between -1 and 1, separates the sides if :math:`s_j\, d_j \cdot v \ge 0`
-    for all votes of an annotator. The likelihood of the annotator's votes then never decreases in the direction of v.
-    Either the maximum-likelihood theta diverges in the direction of v, or the votes do not distinguish the attributes
-    in v. The rows of ``toward`` are :math:`s_j\, d_j`.
+    for all votes of an annotator. In the direction of such a v, the likelihood of the annotator's votes never
+    decreases. Either the maximum-likelihood theta diverges in the direction of v, or the votes do not distinguish the
+    attributes in v. The rows of ``toward`` are :math:`s_j\, d_j`.
 
     Returns
     -------
@@ -345,7 +345,7 @@ def judgment_arrays(
 
 
 def bias_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
-    """Build the sparse design matrix; row j has the attribute differences d_j in the columns of annotator k_j."""
+    """Build the sparse design matrix; row j contains the attribute differences d_j in the columns of annotator k_j."""
     n, q = delta.shape
     # 32-bit indices are faster; products with the design matrix take most of the time of a fit
     columns = (annotator[:, None] * q + np.arange(q)).astype(np.int32)

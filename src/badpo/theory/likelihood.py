@@ -212,9 +212,10 @@ def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) ->
 
 # Standard deviation of the weak normal prior for theta, in log-odds for a typical difference in an attribute.
 # The prior keeps theta finite if all votes are for the same side.
-# The prior changes an estimate of 1.0 from 100 votes by less than 0.003.
+# For example, the prior shrinks an estimate of 1.0 that is based on 100 votes by less than 0.003.
 PRIOR_SD = 5.0
-# Newton's method: largest number of steps, largest step, and step length below which the method ends, in log-odds.
+# Newton's method takes at most NEWTON_STEPS steps, each of LARGEST_STEP log-odds or less.
+# The method ends when a step is shorter than SETTLED.
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
 # Number of alternations between fitting the shared bias and fitting the group offsets.
 ROUNDS = 5
@@ -357,7 +358,7 @@ def shared_bias_growth(
 ) -> Tensor:
     r"""Change in the estimated shared bias if the quality that the policy has learned is added to the logits.
 
-    The result has one entry for each column of ``design``:
+    The result contains one entry for each column of ``design``:
 
     .. math:: \hat\theta(o + q) - \hat\theta(o)
 
@@ -442,10 +443,10 @@ def fit_theta(
 ) -> tuple[Tensor, list[Tensor]]:
     """Fit the shared bias, and the offsets of groups from the shared bias, for margins of zero.
 
-    ``design`` has the columns of the shared bias (`fit_shared_bias`), starting with the columns of the attributes.
-    ``groups`` has one tensor for each grouping of the votes, from the coarsest to the finest grouping. The tensor
-    contains the group number of every vote, or -1 for no group. The offsets of a grouping have the shape (n_groups,
-    n_attributes) and multiply ``delta``. Each grouping is shrunk given the offsets of the other groupings
+    ``design`` contains the columns of the shared bias (`fit_shared_bias`), starting with the columns of the attributes.
+    ``groups`` contains one tensor for each grouping of the votes, from the coarsest to the finest grouping. The tensor
+    contains the group number of every vote, or -1 for a vote without a group. The offsets of a grouping have the shape
+    (n_groups, n_attributes) and multiply ``delta``. Each grouping is shrunk given the offsets of the other groupings
     (`shrink_offsets`).
 
     The shared bias is fitted last. The gradient of the loss along each attribute is then zero over all votes, apart

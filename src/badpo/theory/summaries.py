@@ -94,8 +94,8 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
 def shift(arm: ArrayLike, reference: float) -> Interval:
     """Difference between the metric of a training arm and the metric of the reference, averaged over seeds.
 
-    As in the paper, the reference is measured once, and its value is treated as exact. Report the share removed only if
-    the interval of DPO's shift excludes 0 (``excludes(0.0)``).
+    As in the paper, the reference is measured once, and its value is treated as exact. Report the share that an arm
+    removes only if the interval of DPO's shift excludes 0 (``excludes(0.0)``).
 
     References
     ----------
@@ -162,8 +162,8 @@ def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
-    ``clusters`` has the same label for rows that are dependent, usually the rows of a prompt. By default, every row is
-    a separate cluster.
+    ``clusters`` contains the same label for rows that are dependent, usually the rows of a prompt. By default, every
+    row is a separate cluster.
 
     Returns
     -------
@@ -209,8 +209,8 @@ def cluster_difference(
 ) -> Interval:
     """Mean of the rows in ``first`` minus the mean of the other rows, with a cluster-robust interval.
 
-    If a cluster has rows in both means, the interval accounts for the dependence between these rows. For the held-out
-    gap, ``values`` is the correctness of each judgment, and ``first`` is the mask of cross-group judgments.
+    If a cluster contains rows from both means, the interval accounts for the dependence between these rows. For the
+    held-out gap, ``values`` is the correctness of each judgment, and ``first`` is the mask of cross-group judgments.
 
     References
     ----------
