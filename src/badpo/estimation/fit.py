@@ -756,12 +756,11 @@ def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informe
 
 
 def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
-    """Mean of the identified biases, with two standard errors: for the same annotators and for a population of
-    annotators.
+    """Mean of the identified biases, with one standard error for the same annotators and one for a population.
 
-    The standard error for these annotators is clustered by comparison or by prompt, because a bias may differ between
-    comparisons. The standard error for a population also includes the between-annotator variance of the biases, beyond
-    the variance of the estimation errors.
+    The standard error for the same annotators is clustered by comparison or by prompt, because a bias may differ
+    between comparisons. The standard error for a population of annotators also includes the between-annotator variance
+    of the biases, beyond the variance of the estimation errors.
     """
     biases, n, variance = fit.top.biases[members], len(members), fit.variance
     moves = np.zeros(len(variance))

@@ -44,7 +44,7 @@ RANDOM_SHARES = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
 LEAST_GAIN = 1.35
 # Votes count as unanimous if the slope, in log-odds per standard deviation of quality, exceeds this value.
 LARGEST_SLOPE = 6.0
-# Smallest mean number of votes per annotator.
+# Reliability is estimated only if the mean number of votes per annotator is at least this value.
 FEWEST = 5
 # `LINE_PROBABILITY` is the prior probability that biases depend linearly on reliability.
 # The prior probability is low, because a linear dependence could hide biases.

@@ -158,7 +158,7 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""Find the range of coefficients in attribute combinations that separate an annotator's chosen and rejected sides.
+    r"""For each attribute, find the range of its coefficient in combinations that separate chosen from rejected sides.
 
     A combination v of attributes, with entries between -1 and 1, separates the sides if :math:`s_j\, d_j \cdot v \ge 0`
     for all votes of an annotator. In the direction of such a v, the likelihood of the annotator's votes never

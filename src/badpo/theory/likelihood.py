@@ -1,4 +1,4 @@
-r"""Likelihood of a judgment, given the policy's margin and the annotator's bias, and functions that fit theta to votes.
+r"""Likelihood of a judgment for a given margin and bias, and functions that fit theta to votes.
 
 All differences are response a minus response b. The sign s of a vote is +1 if the annotator chose response a and -1 if
 the annotator chose response b:
