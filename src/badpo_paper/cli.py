@@ -1,4 +1,4 @@
-"""The commands `demo`, `corpus` and `reproduce` for the paper, which `badpo` finds by their entry points."""
+"""Define the commands `demo`, `corpus` and `reproduce`, which `badpo` finds through entry points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ corpus = typer.Typer(
     add_completion=False,
     help="Build a corpus of simulated annotators with known biases, or load a public data set.",
 )
-# Note for the demo's tables on how the settings of the demo were chosen.
+# A note below the demo's tables explains how the demo's settings were chosen.
 HISTORY = (
     "The policy's rate (`badpo_paper.settings.DEMO`) was chosen on data seed 9 by a rule about KL and signatures "
     "(docs/reproduce.md); no setting was chosen on the data seed of this page."
@@ -57,7 +57,7 @@ def demo(
         if find_spec(module) is None:
             raise ModuleNotFoundError(name=module)  # the error of a failed import
     if not as_json:
-        # describe the votes before loading the training libraries, because loading takes seconds
+        # describe the votes first; loading the training libraries takes seconds
         options.say(
             "\n".join(describe_bias(make_demo_dataset(Corpus("signed", "demo", data_seed)).judgments))
         )
@@ -111,7 +111,7 @@ def reproduce(
 
     Suites share runs if their settings are equal. An interrupted run is resumed.
     """
-    # reject a misspelled name before loading the training libraries
+    # check the suite's name before loading the training libraries
     require_known("suite", suite, [*SUITES, "all"])
     import transformers
 
@@ -136,7 +136,7 @@ def reproduce(
     page = results or reproduction.out / f"{suite}.md"
     command = f"badpo reproduce {suite} --scale {scale} {flags}"
     tables = "\n\n".join(result.text() for result in suite_results)
-    # print the tables before writing the page, so that they are not lost if writing fails
+    # print the tables first, so that they are not lost if the page cannot be written
     options.print_result(as_json, [result.to_json() for result in suite_results], tables)
     write_atomically(page, format_page(suite_results, command).encode())
     if not as_json:
@@ -158,7 +158,7 @@ def corpus_signed(
     ),
     as_json: options.AsJson = False,
 ) -> None:
-    """Sign the bundled pairs with names and simulate the votes of 60 biased annotators, as in the paper."""
+    """Add signatures to the bundled answers and simulate votes of 60 biased annotators, as in the paper."""
     from badpo_paper.datasets import write_signed_corpus
 
     _print_simulated(write_signed_corpus(out, n, seed), out, as_json)
@@ -203,7 +203,7 @@ def corpus_ultrafeedback(
     seed: int = Option(0, help="Random seed for drawing the rows and for simulating the votes."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Sign pairs of UltraFeedback with names, simulate the votes of 60 biased annotators, and write prompts."""
+    """Add signatures to UltraFeedback answers, simulate votes of 60 biased annotators, and write prompts."""
     from badpo_paper.datasets import write_signed_ultrafeedback
 
     options.announce(train or "from the Hub", as_json)
@@ -218,7 +218,7 @@ def corpus_style(
     seed: int = Option(0, help="Random seed of the biases and votes."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Simulate the votes of 40 annotators, biased toward length and Markdown, on the bundled answers."""
+    """Simulate votes on the bundled answers; the 40 annotators are biased toward length and Markdown."""
     from badpo_paper.datasets import write_style_votes
 
     _print_simulated(write_style_votes(out, n, seed), out, as_json)

@@ -1,4 +1,4 @@
-"""Prepare what all runs on a corpus share (votes, start model, reference), and the recipe and votes of each arm."""
+"""Prepare the runs on a corpus: the shared votes, start model and reference, and the recipe and votes of each arm."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from badpo_paper.suites import Arm, Condition, Corpus, Settings
 
 @dataclass(eq=False, kw_only=True)
 class CorpusStage(Stage):
-    """Inputs that the runs on a corpus share.
+    """The inputs that all runs on one corpus share.
 
     ``folder`` contains the runs. ``data`` is a local file with the rows of a public corpus. ``keys`` are the keys of
     the recipe of a run, which starts from the reference. ``reference`` is the recipe that trains the reference.
@@ -48,7 +48,7 @@ class CorpusStage(Stage):
 
     @property
     def responses(self) -> list[str] | None:
-        """Responses on which the reference is trained, one per comparison; None stands for the majority winners.
+        """Responses on which the reference is trained, one per comparison; None if these are the majority winners.
 
         In a signed corpus, the responses get new signatures, drawn uniformly from four groups of names (gender by
         race). With the new signatures, the reference is balanced, so only preference training can introduce a bias.
@@ -68,7 +68,7 @@ class CorpusStage(Stage):
 
 
 def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """Prepare the inputs that runs on a corpus share, before the reference is trained. The function writes no files.
+    """Prepare the inputs that all runs on a corpus share; do not train the reference yet. The function writes no files.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def prepare_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path)
 def open_stage(
     corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
 ) -> CorpusStage:
-    """Prepare the inputs that runs on a corpus share, and train the reference if ``folder`` does not contain one."""
+    """Prepare the inputs that all runs on a corpus share; train the reference if ``folder`` does not contain one."""
     stage = prepare_stage(corpus, scale, data, folder)
     has_reference = stage.find_reference() is not None
     if not has_reference:
@@ -123,7 +123,7 @@ def open_stage(
                     part.save_pretrained(unfinished)
         args, callbacks = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, callbacks)
-    # The votes are written after the reference is trained, so that no files remain if the model cannot be loaded.
+    # The function writes the votes after it trains the reference, so no files remain if the model cannot be loaded.
     if not (has_reference and (folder / "votes.parquet").exists()):
         stage.dataset.judgments.to_parquet(folder / "votes.parquet")
     return stage
@@ -142,7 +142,7 @@ def select_attribute(judgments: Judgments, name: str) -> Judgments:
 
 # Mean number of tokens in the answers of the paper's reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
-# Fields of an arm that the facts about a run omit, because the recipe of the run already contains them.
+# The facts about a run omit these fields of an arm; the run's recipe already contains them.
 IN_RECIPE = {"bias", "warm_start"}
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def add_checkpoints(recipe: Recipe) -> Recipe:
 
 
 def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
-    """Prepare the judgments and the bias term of a run, and facts about the run that its recipe does not contain."""
+    """Prepare the judgments and the bias term of a run, and collect facts about the run that are not in its recipe."""
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
     votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
@@ -190,7 +190,7 @@ def prepare_run(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusSta
 
 
 def collect_method_facts(arm: Arm) -> dict[str, str | float | Settings | None]:
-    """Collect the settings of an arm that differ from the defaults and that the recipe of a run does not contain."""
+    """Collect the settings of an arm that differ from the defaults and are missing in the run's recipe."""
     # a recipe cannot contain the objective of EM-DPO
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
     defaults = asdict(Arm(bias=None))
@@ -205,7 +205,8 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """Adjust an arm to a stage.
 
     If the answers at a scale are shorter than the paper's answers, a per-token penalty is increased so that it has the
-    same effect as in the paper. If people cast the votes, the placebo gets an objective that cancels the votes' bias.
+    same effect as in the paper. If people cast the votes, the placebo is trained with an objective that cancels the
+    votes' bias.
     """
     if arm.votes == "unbiased" and stage.dataset.placebo is None:
         return replace(arm, votes="given", objective="placebo")
@@ -215,7 +216,7 @@ def adjust_arm(arm: Arm, stage: CorpusStage) -> Arm:
 
 
 def compute_penalty_factor(stage: CorpusStage) -> float:
-    """Divide the mean answer length of the paper's reference by the mean length of this reference's training texts."""
+    """Return the paper's mean answer length divided by the mean length of the reference's training responses."""
     prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
     limits = (stage.args.max_length, stage.args.max_prompt_length)
     pairs = encode_responses(
@@ -262,7 +263,7 @@ def make_arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
 def make_token_attribute(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None, max_prompt_length: int | None
 ) -> Attribute:
-    """Make an attribute that measures the number of tokens of a response in training.
+    """Make an attribute that counts the tokens of a response as training encodes it.
 
     Responses are truncated by the paper's encoding, and the number of tokens includes the end-of-text token.
     """

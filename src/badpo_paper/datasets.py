@@ -55,7 +55,7 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
     def split_placebo(self) -> Judgments:
-        """Return the training judgments of the placebo, which have the same prompts as those of `split`."""
+        """Return the training judgments of the placebo; their prompts are the training prompts of `split`."""
         assert self.placebo is not None, "only simulated votes have a placebo"
         return self.placebo.split(self.held_out, seed=0)[0]
 
@@ -67,14 +67,14 @@ def measure_votes(judgments: Judgments) -> dict[str, Json]:
 
 
 def describe_statistics(datasets: Iterable[Dataset]) -> list[str]:
-    """Compare the statistics of public corpora with the published statistics; identical tables are listed once."""
+    """Compare the statistics of public corpora with the published statistics; list identical tables only once."""
     tables = dict.fromkeys(dataset.statistics for dataset in datasets if dataset.statistics)
     title = "statistics of the votes before training:"
     return [line for table in tables for line in (title, *format_statistics(table))]
 
 
 def describe_bias(judgments: Judgments) -> list[str]:
-    """Describe the bias in the votes: the log-odds that the pool chooses the response with each attribute."""
+    """Describe the bias in the votes: for each attribute, the log-odds that the pool chooses the response with it."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
@@ -92,7 +92,7 @@ def describe_bias(judgments: Judgments) -> list[str]:
 
 
 def make_bundled_dataset(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """Make a dataset of bundled answers; for a style corpus, the votes can be read from ``data`` instead."""
+    """Make a dataset of bundled answers; a style corpus may use the votes in ``data`` instead of simulated votes."""
     if corpus.kind == "signed":
         return make_signed_dataset(N_PAIRS, corpus.data_seed)
     return (
@@ -141,7 +141,7 @@ def make_signed_dataset(
 
 @cache
 def load_signed_dataset(path: Path | None, data_seed: int) -> Dataset:
-    """Load Signed-UltraFeedback, with pairs from the Hub or from a local file that has the schema of ``train_prefs``.
+    """Load Signed-UltraFeedback; the pairs are from the Hub or from a local file with the schema of ``train_prefs``.
 
     If a file is given, the evaluation prompts are from rows of this file that are not used for training.
     """
@@ -169,7 +169,7 @@ def make_fresh_prompts(data: Path | None) -> tuple[str, ...]:
 
 @cache
 def load_fresh_prompts(data: Path | None) -> tuple[str, ...]:
-    """Return UltraFeedback questions from rows after the corpus: 3,000 for training and 300 for estimating the tilt."""
+    """Return UltraFeedback questions that follow the corpus's rows: 3,000 for training, 300 for estimating the tilt."""
     drawn = public.draw_ultrafeedback(data, n=N_FRESH + N_EVALUATION, start=public.N_PAIRS)
     used = set(public.draw_ultrafeedback(data).pairs["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in used))
@@ -290,7 +290,7 @@ def write_signed_ultrafeedback(
 def _write_votes(
     out: Path, judgments: Judgments, theta: Floats | None = None, **contents: object
 ) -> None:
-    """Write votes, planted biases (a row per annotator, a column per attribute), and JSON files to a folder."""
+    """Write votes, planted biases (one row per annotator, one column per attribute), and JSON files to a folder."""
     judgments.to_parquet(out / "judgments.parquet")
     if theta is not None:
         columns = dict(zip(judgments.attribute_names, theta.T, strict=True))

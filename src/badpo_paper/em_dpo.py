@@ -47,20 +47,20 @@ from badpo_paper.corpus_stage import CorpusStage, add_checkpoints, collect_metho
 from badpo_paper.run_readouts import measure_run
 from badpo_paper.suites import Arm, Settings
 
-# Number of random starts and maximum number of iterations for k-means.
+# K-means: number of random starts, and maximum number of iterations.
 N_STARTS, MAX_ITERATIONS = 50, 300
 # Lower bound on the probability that an annotator has a type.
 MIN_PROBABILITY = 1e-6
 ROUND_FILE = "round{}.json"
 
-# Function that trains a policy, given judgments, annotator weights, the share of the training steps, and a run folder.
+# Type of a function that trains a policy; arguments: judgments, annotator weights, share of the steps, run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
-# Function that returns the margin u of every comparison under a run's policy, given the run folder and judgments.
+# Type of a function that returns the margins u under a run's policy; arguments: run folder and judgments.
 Margins = Callable[[Path, Judgments], Floats]
 
 
 class AnnotatorWeights(VoteWeights):
-    r"""Weights of the judgments in EM-DPO's M-step for one type; the weight of an annotator is constant.
+    r"""The weights of judgments in EM-DPO's M-step for one type: each annotator has one constant weight.
 
     .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
 
@@ -83,7 +83,7 @@ class AnnotatorWeights(VoteWeights):
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Return the signs of the votes as a table of shape (n_comparisons, n_annotators), without repeated votes."""
+    """Return the signs of the votes without repeated votes, as a table of shape (n_comparisons, n_annotators)."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
@@ -174,15 +174,15 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
     """
     rewards = np.asarray(log_ratios, float)
     regrets = np.diag(rewards)[:, None] - rewards
-    # scale the regrets, because the solver has absolute tolerances
+    # the solver has absolute tolerances, so scale the regrets
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
     identity, column = np.eye(n), np.ones((n, 1))
-    # variables of the linear program: the nonnegative weights, and the objective value as the last variable
+    # the variables of the linear program are the nonnegative weights and, at the end, the objective value
     objective, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
     # first program: minimize the largest regret
     least = linprog(objective, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
-    # second program: among solutions with the smallest regret, minimize the largest distance of a weight from 1 / n
+    # among the weights with the smallest regret, the second program keeps every weight as close to 1 / n as possible
     constraints = np.block([[regrets, 0.0 * column], [identity, -column], [-identity, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(objective, constraints, limits, total, [1.0]).x[:n], 0.0, None)
@@ -190,7 +190,7 @@ def solve_minmax(log_ratios: ArrayLike) -> Floats:
 
 
 def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
-    r"""Compute the log-odds of each vote under the type probabilities of its annotator.
+    r"""Compute the log-odds of each vote from the type probabilities of the vote's annotator.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
     """
@@ -236,7 +236,7 @@ def fit_types(
     train_type: TrainType,
     margins: Margins,
 ) -> tuple[Floats, list[Path]]:
-    """Fit annotator types and one policy per type by expectation maximization.
+    """Fit annotator types, and one policy for each type, by expectation maximization.
 
     Returns the type probabilities of every annotator and the run folders of the policies. The fit starts from
     `cluster_annotators`. The votes of each annotator are divided into two halves. A round trains on one half and
@@ -287,19 +287,19 @@ def split_votes(annotator: Ints, seed: int) -> Ints:
 
 
 def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, progress: Progress) -> None:
-    """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture, unless already done.
+    """Fit the annotator types, mix their policies with MinMax-DPO, and measure the mixture. A finished result is kept.
 
     A mixture answers each prompt with one of its policies, so the readouts of a mixture are weighted means of the
-    readouts of its policies. A vote is predicted from the type probabilities of its annotator. ``types`` in the
-    readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
-    probable. The policy of type k has the run folder ``folder/type<k>``.
+    readouts of its policies. The prediction of a vote uses the type probabilities of the vote's annotator. ``types`` in
+    the readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
+    probable. The run folder of the policy for type k is ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=collect_method_facts(arm)))
     is_finished = has_finished_run(folder, facts)
     if not is_finished:
         if not (folder / BEGUN).exists():
-            # without the begin marker, the round files may be from another fit
+            # if the begin marker is missing, the round files may come from another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
@@ -332,7 +332,7 @@ def train_types(arm: Arm, recipe: Recipe, stage: CorpusStage, folder: Path, prog
         "votes": logit_accuracy(compute_mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
-    # drop votes_minus_ceiling, because its value for a mixture is not a weighted mean of the policies' values
+    # for a mixture, votes_minus_ceiling is not a weighted mean of the policies' values, so drop it
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
     if not is_finished:

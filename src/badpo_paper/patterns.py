@@ -18,7 +18,7 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# Verdicts in order of precedence. The verdict on a pattern is the first of these verdicts that any of its checks has.
+# The verdicts, by precedence. The verdict on a pattern is the first one in this order that any of its checks has.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -48,9 +48,9 @@ def select_patterns(suite: str) -> list[str]:
 class Order:
     """Bounds on the confidence interval of a figure over seeds or, with only one seed, on the figure itself.
 
-    If the interval contains a bound and ``may_be_open`` is true, the verdict is "undecided"; if ``may_be_open`` is
-    false, it is "pattern not reproduced". If ``of`` names a source, the bounds are multiples of the mean of this
-    source. If ``must_contain`` is true, the interval must instead contain ``low``.
+    If the interval contains a bound, the verdict depends on ``may_be_open``: "undecided" if true, and "pattern not
+    reproduced" if false. If ``of`` names a source, the bounds are multiples of the mean of this source. If
+    ``must_contain`` is true, the interval must instead contain ``low``.
     """
 
     low: float = -inf
@@ -117,7 +117,7 @@ def parse_order(text: str) -> Order:
 
 
 class Check(NamedTuple):
-    """One checked figure of a pattern: its text with the interval, its verdict, and whether any of its runs exists."""
+    """One checked figure of a pattern: its text with the interval, its verdict, and whether any run of it exists."""
 
     figure: str
     verdict: Verdict
@@ -125,7 +125,7 @@ class Check(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Value of a figure at each planned seed (NaN if missing), and the reason if the figure is not defined."""
+    """Values of a figure by planned seed (NaN if missing); if the figure is undefined, ``reason`` states why."""
 
     values: pd.Series
     reason: str
@@ -135,9 +135,9 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
     """Read a source of a pattern.
 
     A source consists of the name of a condition, a space, and the place of a figure as in `badpo_paper.suites.Columns`,
-    for example ``pooled tokens.mean``. A removed share is relative to DPO's shift, unless the source ends with the name
-    of another condition, whose shift is then used. If two sources are separated by " - ", the second is subtracted from
-    the first, seed by seed.
+    for example ``pooled tokens.mean``. A removed share is relative to DPO's shift. If the source ends with the name of
+    another condition, the removed share is relative to the shift of that condition. If " - " separates two sources, the
+    second source is subtracted from the first, seed by seed.
     """
     first, _, second = source.partition(" - ")
     if second:
@@ -154,7 +154,7 @@ def read_source(runs: PanelRuns, source: str) -> Reading:
 
 
 def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3) -> Check:
-    """Check a reading of a pattern; the verdict is "not measured" if a planned seed is missing or a value undefined."""
+    """Check a figure of a pattern; if a planned seed is missing or a value undefined, the verdict is "not measured"."""
     measured = reading.values.dropna().to_numpy()
     if reading.reason:
         return Check(f"{label}: {reading.reason}", "not measured", True)
@@ -174,9 +174,9 @@ def check_reading(label: str, reading: Reading, order: Order, decimals: int = 3)
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
 
-# Values that replace a field such as {arm} in the label and the source of a pattern; each value gives one figure.
+# A pattern's label and source may contain a field such as {arm}; each value of the field gives one figure.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
-# Beginning of the column's name in a source -> number of printed decimals; all other figures have three decimals.
+# Prefix of the column's name in a source -> number of printed decimals; all other figures have three decimals.
 DECIMALS = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4, "type:": 1}
 
 

@@ -59,7 +59,7 @@ def make_reproduction(
     data: Path | None,
     data_seed: int = 0,
 ) -> Reproduction:
-    """Plan the reproduction of one suite, or of all suites (``all``).
+    """Plan the reproduction of one suite; the name ``all`` selects all suites.
 
     Runs that use a local file or another data seed are written to a separate folder.
     """
@@ -109,7 +109,7 @@ class SuiteJson(TypedDict):
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Tables and patterns of a suite, titles of the panels that this scale omits, and notes on model and votes."""
+    """A suite's tables and patterns, the titles of the panels that this scale omits, and notes on model and votes."""
 
     suite: Suite
     tables: tuple[PanelTable, ...]
@@ -164,7 +164,7 @@ def read_suite(suite: Suite, reproduction: Reproduction) -> SuiteResult:
         for panel in suite.panels
         if runs[panel.corpus].readouts("reference")
     ]
-    # for each corpus, the title of its first panel
+    # reversed: for each corpus, the dict keeps the title of the first panel
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     available = [panel_runs for corpus, panel_runs in runs.items() if scale.has_corpus(corpus)]
     return SuiteResult(
@@ -196,7 +196,7 @@ def describe_votes(reproduction: Reproduction) -> list[str]:
 
 
 def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> PanelRuns:
-    """Find the runs of a suite on a corpus. If rows have the same condition, the longest list of seeds is used."""
+    """Find the runs of a suite on a corpus. If several rows have the same condition, use the longest list of seeds."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = reproduction.scale.select_seeds(row, reproduction.seeds), row.condition.name
@@ -207,7 +207,7 @@ def find_runs(suite: Suite, corpus: Corpus, reproduction: Reproduction) -> Panel
 def format_page(results: Sequence[SuiteResult], command: str) -> str:
     """Format a Markdown page with the verdicts on all patterns, followed by the readings and tables of each suite.
 
-    Patterns that failed are reported in the same way as patterns that were reproduced.
+    The page reports failed patterns in the same way as reproduced patterns.
     """
     page = [
         f"# The paper's tables\n\nPrinted by `{command}` of badpo {__version__}.\n\n## Every pattern and its verdict\n",
@@ -259,7 +259,7 @@ class DemoFigures(TypedDict):
 
 
 class DemoSummary(DemoFigures):
-    """Figures of one demo seed, together with the seed and the duration of the run."""
+    """The summary of one demo seed, with the seed itself and the duration of the run."""
 
     seed: int
     seconds: float
@@ -303,7 +303,7 @@ def make_demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
 def summarize_seed(runs: PanelRuns, seed: int) -> DemoFigures:
     """Summarize the readouts of a seed: rates, the share of DPO's shift that each arm removed, and theta correlations.
 
-    The correlations are between the planted theta and the learned theta of the first arm with one theta per annotator.
+    Each correlation is between planted theta and learned theta, for the first arm with one theta per annotator.
     """
     folders = {REFERENCE: REFERENCE, **{arm: f"{arm}-s{seed}" for arm in DEMO_ARMS}}
 
@@ -345,7 +345,7 @@ def format_demo_tables(
 
 
 def compare_with_placebo(runs: PanelRuns) -> list[str]:
-    """State, for each attribute and BA-DPO arm, at how many seeds the arm is nearer to the placebo than DPO is."""
+    """For each attribute and BA-DPO arm, state for how many seeds the arm is nearer to the placebo than DPO is."""
     lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
     for name in ATTRIBUTES:
         for label, source in (

@@ -1,4 +1,4 @@
-"""Measure the paper's readouts: rates of names by three methods, and how well theta agrees with planted theta."""
+"""Measure the paper's readouts: rates of names by three methods, and agreement between theta and planted theta."""
 
 import re
 from collections import Counter
@@ -89,7 +89,7 @@ def _measure_style(policy: PolicyReading, stage: CorpusStage) -> dict[str, Figur
 def compare_theta(policy: PolicyReading, stage: CorpusStage) -> Json:
     """Compare theta with planted theta, compare vote accuracy with its ceiling, and compute the published divergence.
 
-    The published divergence is computed on the same answers as the other readouts. ``offline`` is the log-odds of the
+    The published divergence uses the same sampled answers as the other readouts. ``offline`` is the log-odds of the
     training votes. If the corpus has no planted theta, the result contains neither a ceiling nor an agreement.
     """
     judged, theta, margins, decoding = stage.judged, policy.theta, policy.margins, stage.decoding
@@ -262,7 +262,7 @@ def measure_signature_shift(
     n_top: int = 3,
     seed: int = 0,
 ) -> SignatureShift:
-    r"""Compare the signatures' shift toward the names with an attribute to shifts toward random sets of the same size.
+    r"""Compare the signatures' shift toward an attribute's names with the shifts toward random sets of as many names.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
@@ -283,7 +283,7 @@ def measure_signature_shift(
         sd=float(random_shifts.std(ddof=1)),
         low=low,
         high=high,
-        # equal sums may differ by rounding errors, which the tolerance of 1e-12 allows for
+        # the tolerance of 1e-12 treats sums as equal if they differ only by rounding errors
         p_greater=(1 + int((random_shifts >= shift - 1e-12).sum())) / (1 + n_sets),
         top_share=float(shares[top].sum() / shares.sum()) if shares.sum() else None,
         shift_without_top=float(without_top @ changes),
@@ -294,7 +294,7 @@ def measure_signature_shift(
 
 
 class Recommendations(TypedDict):
-    """Which of two candidates the answers recommend, as shares by position and by attribute.
+    """Shares of the answers that recommend each of two candidates, by position and by attribute.
 
     ``readable`` is the share of the ``n`` answers that mention at least one of the two candidates.
     """
@@ -323,7 +323,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
     names = map(read_recommendation, choices, answers)
     readable = [pair for pair in zip(choices, names, strict=True) if pair[1] is not None]
     is_first = np.array([name == choice.first for choice, name in readable], dtype=bool)
-    # axes: answers that mention a candidate, the two candidates, attributes
+    # the axes are the answers that mention a candidate, the two candidates, and the attributes
     vectors = np.array([[NAME_CELLS[choice.first], NAME_CELLS[choice.second]] for choice, _ in readable])
     vectors = vectors.reshape(-1, 2, 2)
 
@@ -332,7 +332,7 @@ def measure_recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[s
         return estimate_figures("share", interval, "low", "high", "n")
 
     def compute_attribute_share(has_attribute: Bools) -> Figures:
-        """Compute how often the candidate with the attribute is recommended, if only one of the two has it."""
+        """If only one of two candidates has the attribute, compute how often this candidate is recommended."""
         differs = has_attribute[:, 0] != has_attribute[:, 1]
         recommended = np.where(is_first, has_attribute[:, 0], has_attribute[:, 1])
         return compute_share(recommended[differs])

@@ -68,11 +68,11 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The suites to run, with their scale, seeds and output folder.
+    """A reproduction: the suites to run, with their scale, seeds and output folder.
 
     ``data`` is a local file to use instead of a corpus. At the scale ``tiny``, the file may be any table of votes. At
-    the scale ``paper``, the file contains rows of MultiPref if a suite uses length or Markdown, and rows of
-    UltraFeedback otherwise.
+    the scale ``paper``, suites about length or Markdown require a file with rows of MultiPref, and all other suites a
+    file with rows of UltraFeedback.
     """
 
     suites: Sequence[Suite]
@@ -121,7 +121,7 @@ class Reproduction:
         return self.scale.dataset(corpus, self.find_file(corpus))
 
     def prepare_stage(self, corpus: Corpus) -> CorpusStage:
-        """Prepare the inputs that runs on a corpus share, before the reference is trained."""
+        """Prepare the inputs that all runs on a corpus share, but do not train the reference yet."""
         return prepare_stage(corpus, self.scale, self.find_file(corpus), self.out / corpus.folder)
 
 
@@ -163,7 +163,7 @@ def execute(reproduction: Reproduction, progress: Progress, jobs: int = 1) -> No
         ) from error
 
 
-# Caches of the latest corpus stage and of the latest policy to anchor, whose answers consecutive runs share.
+# Caches of the latest corpus stage, and of the latest policy to anchor with its answers; consecutive runs share both.
 # Each cache has only one entry, because the models are large.
 _STAGES: dict[tuple[object, ...], CorpusStage] = {}
 _BENCHES: dict[tuple[object, ...], Bench] = {}
@@ -221,7 +221,7 @@ def train_and_measure(
 
 
 def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress) -> Path:
-    """Anchor a run unless ``folder`` already contains the result, and return the folder of the source run."""
+    """Anchor a run unless ``folder`` already contains the result; return the folder of the run that is anchored."""
     source_folder = folder.parent / f"{offset.source.name}-s{seed}"
     if not (source_folder / RUN_SEAL).exists():
         raise ConfigError(
@@ -247,7 +247,7 @@ def anchor_run(offset: Offset, seed: int, stage: CorpusStage, folder: Path, prog
 
 
 def _select_prompts(stage: CorpusStage) -> Prompts:
-    """Select the prompts for training an anchor, for estimating the tilt, and for reporting the rates."""
+    """Select three sets of prompts: to train an anchor, to estimate the tilt, and to report the rates."""
     assert stage.scale.fresh_prompts is not None, "the suite offset requires a scale with fresh prompts"
     fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
@@ -295,7 +295,7 @@ def require_inputs(reproduction: Reproduction) -> None:
 
 
 def _find_problem(name: str, kind: str) -> str:
-    """Describe the problem with a model's tokenizer or configuration; return an empty text if there is no problem."""
+    """Describe the problem with a model's tokenizer or configuration; return an empty string if there is none."""
     try:
         with asking_once(name):
             load_tokenizer(name)

@@ -43,7 +43,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedT
     """Train a byte-level BPE tokenizer with a chat template; it depends only on the texts and their order.
 
     The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token is ``<|end|>``,
-    and padding has a separate token. The tokenizer adds no other tokens to a text.
+    and padding has a separate token. The tokenizer adds no special tokens to a text.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -134,9 +134,9 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# The number of steps, the batch size, the warm-up and the learning rate of theta are the same as in the paper.
+# The number of steps, the batch size, the warm-up and theta's learning rate are the paper's.
 # The learning rate of the policy follows a rule in docs/reproduce.md.
-# Each step uses all four votes on each of its comparisons, which halves the cost of the step.
+# Each step uses all four votes on each of its comparisons, so the step costs half as much.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
@@ -178,7 +178,7 @@ PAPER = {
 }
 
 
-# eq=False, because a scale contains functions and mappings, so it is hashed by identity
+# eq=False: a scale contains functions and mappings, so it is hashed by identity
 @dataclass(frozen=True, eq=False)
 class Scale:
     """A scale at which suites are run: its corpora, models and recipes.

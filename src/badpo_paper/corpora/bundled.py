@@ -1,8 +1,8 @@
 """Generate the bundled corpus: scored answers to everyday questions, assembled from phrases written for badpo.
 
-Two sets of simulated votes use the bundled answers: the signed corpus (`corpora.signed`), and `style_votes`, whose
-annotators are biased toward length and Markdown. All texts are synthetic and reproducible. ``docs/corpora.md``
-describes the generator and the limits of the corpus.
+Two sets of simulated votes use the bundled answers: the signed corpus (`corpora.signed`) and `style_votes`. The
+annotators in `style_votes` are biased toward length and Markdown. All texts are synthetic and reproducible.
+``docs/corpora.md`` describes the generator and the limits of the corpus.
 """
 
 import json
@@ -27,7 +27,7 @@ TOPICS = PHRASES["topics"]
 
 
 class Question(NamedTuple):
-    """A question, with the topic, task and advice from which it was generated."""
+    """A question, together with the topic, the task and the advice from which it was generated."""
 
     prompt: str
     topic: str
@@ -131,7 +131,7 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
 
 
 def _draw_points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
-    """Draw the points between the first and the last sentence of an answer, without initial capitals and periods."""
+    """Draw the points in the middle of an answer; the points have no initial capital and no period yet."""
     steps, details = (
         draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
     )
@@ -172,7 +172,7 @@ def _draw_flaw(question: Question, points: Sequence[str], draw: random.Random) -
 
 
 def _draw_closer(question: Question, quality: float, draw: random.Random) -> str:
-    """Draw the last sentence of an answer, or an empty text."""
+    """Draw the last sentence of an answer, or an empty string."""
     if draw.random() < 0.6:
         return ""
     if draw.random() < 0.1 + 0.85 * quality:
@@ -212,12 +212,12 @@ def _make_sentence(point: str) -> str:
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Return one pair of scored answers for each of ``n`` questions, as a table with the columns ``PAIR_COLUMNS``.
+    """Return a table with the columns ``PAIR_COLUMNS``: one pair of scored answers for each of ``n`` questions.
 
     If the seed is 0, a longer corpus begins with the rows of a shorter corpus, so rows after the first 7,177 can be
-    used for held-out measurements. The chosen answer has the higher score; if both scores are equal, it is the answer
-    that was generated first. Scores are between 1 and 10, in steps of 0.5. The function raises `ValueError` if ``n`` is
-    larger than the number of questions.
+    used for held-out measurements. The chosen answer has the higher score. If both scores are equal, the chosen answer
+    is the one that was generated first. Scores are between 1 and 10, in steps of 0.5. The function raises `ValueError`
+    if ``n`` is larger than the number of questions.
 
     Examples
     --------
@@ -246,7 +246,7 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
 CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
 # Number of annotators from each class who vote on a pair.
 VOTES_PER_CLASS = 2
-# Probability that a vote is not a tie, which is the same for all answers and annotators.
+# Probability that a vote is not a tie; it is the same for all answers and annotators.
 DECIDED_SHARE = 0.75
 
 

@@ -34,7 +34,7 @@ from badpo_paper.corpora import signed
 from badpo_paper.corpora.signed import Statistics, require_columns
 
 Source = str | Path | None
-# Name of a corpus -> name of a statistic (its keys joined by spaces) -> published value as text.
+# Name of a corpus -> name of a statistic (its keys joined by spaces) -> published value as a string.
 STATISTICS: dict[str, dict[str, str]] = json.loads(
     resources.files("badpo_paper.corpora").joinpath("published.json").read_text("utf-8")
 )
@@ -45,7 +45,7 @@ STATISTICS: dict[str, dict[str, str]] = json.loads(
 
 @dataclass(frozen=True)
 class PublishedStatistic:
-    """A statistic of a corpus and its published value, stored as text so that the number of decimals is known."""
+    """A statistic of a corpus and its published value; the published value is a string, which keeps its decimals."""
 
     name: str
     value: float | None
@@ -75,7 +75,7 @@ class PublishedStatistic:
 def compare_statistics(
     statistics: Statistics, published: Mapping[str, str]
 ) -> tuple[PublishedStatistic, ...]:
-    """Compare the statistics of a corpus with published statistics, which are named by their keys joined by spaces."""
+    """Compare the statistics of a corpus with published ones; the name of a statistic is its keys, joined by spaces."""
     (values,) = pd.json_normalize(dict(statistics), sep=" ").to_dict("records")
     return tuple(
         PublishedStatistic(name, None if values.get(name) is None else float(values[name]), text)
@@ -101,7 +101,7 @@ N_LISTED = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
-    """Raise `DataError` if an evaluation prompt is a training prompt, apart from the request for a signature."""
+    """Raise `DataError` if an evaluation prompt without its request for a signature is also a training prompt."""
     training_questions = set(map(_remove_instruction, training_prompts))
     questions = enumerate(map(_remove_instruction, prompts), start=1)
     shared = [(row, question) for row, question in questions if question in training_questions]
@@ -154,12 +154,12 @@ def read_split(split: HubSplit, source: Source = None) -> Table:
 # -- MultiPref --------------------------------------------------------------------------------------------------------
 
 MULTIPREF = HubSplit("allenai/multipref", "train", MULTIPREF_COLUMNS, configuration="default")
-# Share of held-out prompts in a public corpus, and number of evaluation prompts.
+# Share of the prompts in a public corpus that are held out, and number of evaluation prompts.
 HELD_OUT, N_EVALUATION = 0.1, 300
 
 
 class MultiPref(NamedTuple):
-    """The judgments of MultiPref, and statistics of the votes before training."""
+    """The judgments of MultiPref, and the statistics of these votes before any training."""
 
     judgments: Judgments
     statistics: Statistics
@@ -205,7 +205,7 @@ def load_multipref(source: Source = None) -> MultiPref:
 def choose_evaluation_prompts(
     judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
-    """Choose evaluation prompts: distinct texts of held-out prompts that are not also training prompts.
+    """Choose evaluation prompts: distinct held-out prompts that do not occur among the training prompts.
 
     The generator ``random.Random(0)`` shuffles the prompt ids, as `Judgments.split` does, and then the sorted distinct
     texts of the held-out prompts. The function returns the first ``n`` texts.
@@ -234,14 +234,14 @@ ULTRAFEEDBACK = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # The revision is pinned, because the same shuffle draws other pairs from the rows of another revision.
+    # The revision is pinned: from the rows of another revision, the same shuffle would draw other pairs.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 ULTRAFEEDBACK_TEST = ULTRAFEEDBACK._replace(split="test_prefs", columns=("prompt",))
 N_PAIRS, N_SIGNING = 8_000, 300
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
-# The statistics of the plan depend only on the random draws and on the number of usable pairs (7,177).
+# The statistics of a signed plan depend only on the random draws and on the number of usable pairs (7,177).
 # All other published statistics of UltraFeedback also depend on the texts and scores of the pairs.
 PUBLISHED_PLAN = STATISTICS["signed plan"]
 PUBLISHED_ULTRAFEEDBACK = {**PUBLISHED_PLAN, **STATISTICS["ultrafeedback"]}
@@ -305,7 +305,7 @@ def _find_last_answer(conversation: object) -> str | None:
 
 
 def _begins_with(conversation: object, prompt: object) -> bool:
-    """Return whether a conversation begins with the prompt, or has no messages, which a later check reports."""
+    """Return whether a conversation begins with the prompt; also true without messages, which a later check reports."""
     messages = _read_messages(conversation)
     return not messages or messages[0]["content"] == prompt
 
@@ -330,7 +330,7 @@ def signing_prompts(
 
 
 def measure_ultrafeedback(corpus: signed.SignedCorpus) -> Statistics:
-    """Measure the statistics of `signed.measure_corpus`, the number of usable pairs, and the sizes of both splits."""
+    """Compute `signed.measure_corpus`, and add the number of usable pairs and the sizes of both splits."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     sizes = {
         "usable_pairs": corpus.plan.n_pairs,

@@ -29,7 +29,7 @@ Statistics: TypeAlias = "Mapping[str, float | str | None | Statistics]"
 # SPREAD is the standard deviation of the biases within a class.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
 ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
-# Share of quality pairs, share of swap pairs (all other pairs are mixed), and share of quality pairs that are unsigned.
+# Shares of quality pairs and of swap pairs (all other pairs are mixed), and unsigned share of the quality pairs.
 QUALITY_SHARE, SWAP_SHARE, UNSIGNED_SHARE = 0.4, 0.2, 0.5
 VOTES_PER_PAIR = 4
 # The paper's kappa: change in the log-odds of a preference per point of score difference.
@@ -53,8 +53,8 @@ class PlantedVotes:
 
     ``planted_theta`` is the bias of each annotator of ``judgments`` toward the attributes. ``quality`` is the quality
     margin of response a over response b of each comparison. Theta and quality are in log-odds. ``placebo`` contains the
-    votes that the same random numbers produce if no annotator is biased. DPO trained on the placebo votes shows the
-    effect of training on votes without bias.
+    votes that the same random numbers produce if no annotator is biased. A policy that DPO trains on the placebo votes
+    shows the effect of training on votes without bias.
     """
 
     judgments: Judgments
@@ -70,7 +70,7 @@ def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float)
 
 
 def repeat_classes(means: ClassMeans) -> Texts:
-    """Return the class of every annotator, in the order of `draw_theta`."""
+    """Return the class of every annotator, in the order in which `draw_theta` returns the annotators."""
     return np.asarray(np.repeat(list(means), ANNOTATORS_PER_CLASS))
 
 
@@ -96,7 +96,7 @@ def make_planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """Make judgments from simulated votes, and put the planted values into the order of the judgments.
+    """Make judgments from simulated votes, and sort the planted values in the same order as the judgments.
 
     ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape, and says whether
     response a wins with the same random numbers if no annotator is biased.
@@ -122,7 +122,7 @@ def make_planted_votes(
 
 @dataclass(frozen=True)
 class SignedPlan:
-    """All random draws of a signed corpus, which do not depend on texts or scores.
+    """All random draws of a signed corpus; they do not depend on texts or scores.
 
     ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. In a swap pair, ``y1`` and ``y2``
     are the same text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is
@@ -168,7 +168,7 @@ class SignedPlan:
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
-    """Draw the random plan of a signed corpus, which depends only on the number of pairs and the seed.
+    """Draw the random plan of a signed corpus; the plan depends only on the number of pairs and the seed.
 
     ``numpy.random.default_rng(seed)`` draws the random numbers in this order:
 
@@ -222,7 +222,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
 
 
 def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, str]:
-    """Draw the kind of one pair, its two first names, its surname and its swap source."""
+    """Draw the kind of one pair, its two first names, its surname and the text that a swap pair uses twice."""
 
     def draw_name(cell: int) -> Name:
         return POOLS[cell][generator.choice(len(POOLS[cell]))]
