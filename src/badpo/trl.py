@@ -91,13 +91,13 @@ Batch = dict[str, Tensor]
 # Loss of a micro-batch, with the model's outputs if requested.
 Loss: TypeAlias = Tensor | tuple[Tensor, Any]
 
-# Column for the annotator's index and each attribute difference (chosen minus rejected), added by the trainer.
+# The trainer adds this column with the annotator's index and each attribute difference (chosen minus rejected).
 COLUMN = "bias_inputs"
-# Number of rows that the trainer reads from a stream at a time.
+# The trainer reads this many rows from a stream at a time.
 ROWS_AT_ONCE = 64
 _TRL_COLUMNS = ("prompt", "chosen", "rejected")
 _UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
-# Loss types that depend on the reference only through the margin, so that shifting the reference acts like a bias.
+# Loss types that depend on the reference only through the margin, so that a shifted reference acts like a bias.
 _MARGIN_LOSSES = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
 # Loss types for which theta is measured in log-odds; the loss type sft does not depend on theta.
 _LOG_ODDS_LOSSES = {"sigmoid", "robust", "sft"}
@@ -155,7 +155,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         Maps column names of badpo to those of the data set, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
         Variant of the bias term, or a bias term; a stream requires a bias term. None means ``shared_mean``, or
-        ``pooled`` if the votes have no annotators.
+        ``pooled`` if the votes name no annotators.
     bias_fit, bias_learning_rate, warm_start, gold_annotators
         As in `BADPOConfig`. For losses other than ``sigmoid`` and ``robust``, ``bias_fit`` defaults to ``adam``. A
         stream is not read in advance: with ``anchored``, theta starts at zero and is fitted to the latest votes.
@@ -238,7 +238,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         for name in (model, ref_model):
             if isinstance(name, str):
                 require_data(name, model_options.get("revision", "main"))
-        # `_unprepared` has the votes of the data set that TRL prepares first, which is the training set
+        # `_unprepared` holds the votes of the data set that TRL prepares first, which is the training set
         self._unprepared = self.judgments
         super().__init__(
             model, ref_model, args, data_collator, train_rows, evaluation_rows, *others, **options
@@ -247,7 +247,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             for loaded in (remove_adapter(self.model), self.processing_class):
                 drop_code_names(loaded, model)
         if bias_fit is None and not losses <= _LOG_ODDS_LOSSES:
-            bias_fit = "adam"  # with these losses, an anchored fit does not estimate a bias
+            bias_fit = "adam"  # for losses not in _LOG_ODDS_LOSSES, an anchored fit estimates no bias
         fit, learning_rate = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
         self.theta_rule = make_theta_rule(
             self.bias.to("cpu"), self._vote_losses, self.judgments, fit, learning_rate
@@ -294,7 +294,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
-        """Convert properties of the run to JSON types, and record them for checkpoints."""
+        """Convert facts about the run to JSON types, and record them for checkpoints."""
         self._facts |= json.loads(json.dumps(facts))
 
     def _prepare_dataset(
@@ -394,7 +394,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def _add_column(
         self, data: Dataset | IterableDataset, judgments: Judgments | None = None
     ) -> Dataset | IterableDataset:
-        """Add `COLUMN` to a data set that lacks it; ``judgments`` has the votes if they were already read."""
+        """Add `COLUMN` to a data set that lacks it; ``judgments`` contains the votes if they were already read."""
         if self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
@@ -491,7 +491,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             self._check_start(margins.mean().item(), difference)
 
     def _check_start(self, mean_margin: float, difference: float) -> None:
-        """Record how policy and reference differ at the first step; warn (W152) if rounding does not explain this."""
+        """Record how policy and reference differ at the first step; warn (W152) if they differ beyond rounding."""
         if self.state.global_step:
             raise RuntimeError(
                 "this version of transformers resumes from a checkpoint without loading theta; install the package "
@@ -596,7 +596,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the policy as TRL does, and save theta in `find_theta_folder`, which is never uploaded."""
+        """Save the policy as TRL does, and save theta in a folder that is never uploaded (see `find_theta_folder`)."""
         run = self.args.output_dir
         with report_full_disk(Path(output_dir or run)):
             super().save_model(output_dir, _internal_call)
@@ -616,7 +616,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # delete theta of checkpoints that TRL has deleted, but keep checkpoints, which have a trainer state
+            # delete theta of checkpoints that TRL has deleted; a folder with a trainer state is itself a checkpoint
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 
@@ -651,7 +651,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
 
 class _ThetaCallback(TrainerCallback):
-    """Callback that updates theta after the policy, because only then is it known whether the step was skipped."""
+    """Callback that updates theta after the policy. Only then is it known whether the step was skipped."""
 
     def __init__(self, trainer: BiasAdjustedDPOTrainer):
         self._trainer = trainer

@@ -181,7 +181,7 @@ class OpenedTable:
             for a, b in side_pairs(votes.votes.columns).items():
                 parts = zip(a.split("_"), b.split("_"), strict=True)
                 name = "_".join(part for part, other in parts if part == other)
-                if not set(a) & set(",;"):  # these characters separate the values of an option
+                if not set(a) & set(",;"):  # commas and semicolons separate an option's values
                     self.offered.append(f"column:name={name},a={a},b={b}")
         return self._votes
 
@@ -208,7 +208,7 @@ class OpenedTable:
         )
 
     def mapping(self, choices: Choices) -> dict[str, object]:
-        """Return the page's content on reading the table: columns, first rows, questions, and problems."""
+        """Return the content of the page that describes the table: columns, first rows, questions, and problems."""
         from badpo.data.reading import rows_in_words
 
         try:
@@ -243,7 +243,7 @@ class OpenedTable:
         }
 
     def findings(self, choices: Choices) -> dict[str, object]:
-        """Return the page's content on biases: findings, a chart, examples of attributes, and the audit command."""
+        """Return the content of the page that describes biases: findings, a chart, examples, and the audit command."""
         from badpo.auditing.annotators import AuditOptions
         from badpo.auditing.dependence import select_independent_votes
         from badpo.auditing.impact import choose_example_pairs

@@ -387,10 +387,10 @@ SECONDS_A_LINE = 20
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """Yield a function to report the progress of a task; a thread prints the progress and the remaining time.
 
-    Tasks whose names have the same text before a colon are stages of one task.
+    Tasks are stages of one task if their names have the same part before a colon.
     """
     start = time.monotonic()
-    # text and share of the last report, time and share at the start of its task, and the expected end of the task
+    # last report (text and share), start of its task (time and share), and expected end of the task
     stage, ended = ("starting", 0.0, start, 0.0, start), threading.Event()
 
     def progress(what: str, share: float) -> None:

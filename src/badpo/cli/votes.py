@@ -120,7 +120,7 @@ def audit(
 
 
 def _warn_about_replaced_audit(result: AuditResult, data: Path, out: Path) -> None:
-    """Warn if the folder has an audit of another table, or if few annotators were added or removed since that audit."""
+    """Warn if the folder contains an audit of another table, or if few annotators were added or removed since then."""
     from badpo.auditing.result import read_audited_table
     from badpo.data.forgetting import is_recorded
 
@@ -138,7 +138,7 @@ def _warn_about_replaced_audit(result: AuditResult, data: Path, out: Path) -> No
 
 
 def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
-    """Write the files about individual annotators with the names in a mapping; return a text that lists the files."""
+    """Write the files about individual annotators, with names from a mapping file; return text that lists the files."""
     from badpo.auditing.result import PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE
     from badpo.data.forgetting import read_mapping
     from badpo.data.tables import write_csv
@@ -185,7 +185,7 @@ def watch(
 
 
 def _use_one_thread() -> None:
-    """Limit numpy to one thread before loading it, because more threads do not speed up matrices of this size."""
+    """Limit numpy to one thread before loading it. More threads do not speed up computations with small matrices."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 

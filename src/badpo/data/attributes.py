@@ -9,9 +9,11 @@ has for a response. The scope of an attribute determines which arguments its fun
     ``measure(prompt, a, b) -> (g_a, g_b)``, for attributes that need both responses, such as the length ratio.
 ``judgment``
     ``measure(vote, comparison) -> d``, for attributes that differ between the votes on one comparison, such as the side
-    that was shown first. The value is None if the vote does not record the attribute. A policy has no such attribute.
+    that was shown first. The value is None if the vote does not record the attribute. A policy has no attribute with
+    this scope.
 
-A built-in attribute consists of a function in this module and a row in `BUILT_IN`; all other code uses these two.
+A built-in attribute consists of a function in this module and a row in `BUILT_IN`; all other code uses the function and
+the row.
 """
 
 import inspect

@@ -161,7 +161,7 @@ _WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA
 def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
     """Return each value's index among the distinct values, and the distinct values in order of first appearance.
 
-    `pandas.factorize` is not used because pandas before version 3 compares texts only up to the first NUL character.
+    `pandas.factorize` is not used: pandas before version 3 compares strings only up to the first NUL character.
     """
     places: defaultdict[Hashable, int] = defaultdict()
     places.default_factory = places.__len__
@@ -194,14 +194,14 @@ def _id_text(value: Cell | bytes) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    # escape NUL characters and lone surrogates: pandas 2 compares texts only up to a NUL, and UTF-8 has no surrogates
+    # escape NUL characters and lone surrogates: pandas 2 compares strings only up to a NUL, and UTF-8 has no surrogates
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
     text = normalize_text(text, "NFC")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 
 def text_key(value: str | Sequence[Mapping[str, str]]) -> str:
-    """Return a string that identifies a text or a list of chat messages."""
+    """Return a key that identifies a text or a list of chat messages."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -213,9 +213,9 @@ def cell_key(value: Cell) -> str:
 def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
     """Return each cell's index into an array of the distinct contents, and the array itself.
 
-    The content of a cell is a text or a list of chat messages. Empty cells have the index -1, because the last element
-    of the array is None. If a cell cannot be read as text or messages, the array contains a `ValueError` object that
-    describes the problem.
+    The content of a cell is a string or a list of chat messages. Empty cells have the index -1, because the last
+    element of the array is None. If a cell cannot be read as text or messages, the array contains a `ValueError` object
+    that describes the problem.
     """
     others: dict[Hashable, Messages | ValueError] = {}
 
@@ -224,7 +224,7 @@ def numbered_cells(cells: Iterable[Cell]) -> tuple[Ints, Objects]:
             return None
         try:
             messages = as_messages(cell)
-            # the tag "messages" distinguishes a list of messages from a text with the same JSON
+            # the tag "messages" distinguishes a list of messages from a string with the same JSON
             key: Hashable = "messages", text_key(messages)
             others[key] = messages
         except (ValueError, TypeError, RecursionError) as error:
@@ -313,7 +313,7 @@ def ids_in(column: pd.Series) -> pd.Series:
 def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
     """Return, for each row, whether two columns hold the same text (see `is_same_text`).
 
-    In rows with an empty first column, the result is False.
+    If the cell in the first column is empty, the result is False.
     """
     is_there = column.notna().to_numpy()
     cells = zip(map(cell_key, column[is_there]), map(cell_key, other[is_there]), strict=True)
@@ -373,9 +373,8 @@ def as_numbers(column: pd.Series) -> Floats:
 def as_ratings(column: pd.Series) -> Floats:
     """Return the ratings in a column as numbers.
 
-    A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If a column has only one
-    distinct negative number, and this number is a common code for a missing value (such as -99), the number is replaced
-    with NaN.
+    A cell may hold a number, a tick, a grade in words, or a number followed by its meaning. If the only distinct
+    negative number in a column is a common code for a missing value (such as -99), it is replaced with NaN.
     """
     grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
 
@@ -746,7 +745,7 @@ class Findings:
         remedy: str,
         fix: Correction | None = None,
     ) -> None:
-        """If ``rows`` is True for at least one row, add a problem that counts these rows.
+        """Add a problem that counts the rows for which ``rows`` is True, unless there are none.
 
         If the user drops bad rows and ``code`` is an error, the method marks the rows in ``bad`` and adds no problem.
         """

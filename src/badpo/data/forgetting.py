@@ -272,7 +272,7 @@ def _carry_out(steps: Iterable[_Step], tables: Iterable[Path]) -> None:
 
 
 def _require_everybody(people: People, named: Collection[str]) -> None:
-    """Raise `ConfigError` if only some annotators are found, because the other ids may be mistyped."""
+    """Raise `ConfigError` if only some annotators are found. The other ids may be mistyped."""
     unknown = [
         f"{name} (number {i})" for i, name in enumerate(people.pseudonyms, 1) if name not in named
     ]
@@ -377,7 +377,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
 
 
 def _annotator_column(names: Sequence[str], column: str) -> str:
-    """If the table has ``column``, return ``column``; otherwise return the name of the recognized annotator column."""
+    """Return ``column`` if the table has this column, or else the name of the recognized annotator column."""
     if column in names:
         return column
     return columns_named(names, ["annotator"]).get("annotator", column)

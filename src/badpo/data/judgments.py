@@ -508,7 +508,7 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         what = f'attribute "{attribute.name}" needs to know which side was shown first, but no judgment records this'
         remedy = "add a column shown_first with the value a or b; if a was always shown first, write a in each row"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
-    # these are the values of the attribute `Position`, computed for all votes at once
+    # compute the attribute `Position` for all votes at once
     signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
     return signs
 

@@ -454,7 +454,7 @@ def _are_texts(cells: Sequence[Cell]) -> bool:
 def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Record | None) -> Table:
     """Expand lists of equal length to a table with one row per element.
 
-    If the elements are objects, ``vote`` is the first element; otherwise it is None.
+    ``vote`` is the first element if the elements are objects, and None if they are plain values.
     """
     n_votes = int(sum(map(len, next(iter(lists.values())).dropna())))
     require_size(table.name, n_votes, table.frame.shape[1])

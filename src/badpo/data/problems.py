@@ -63,7 +63,7 @@ class Problem:
     shown : tuple of str
         Rows as they were read, if a label could mean either side. Only the owner of the table may see these rows.
     lengths : tuple of str
-        Two columns with the lengths of the responses, if the table has no texts; otherwise empty.
+        If the table contains no texts, the names of two columns with the lengths of the responses.
 
     Examples
     --------
@@ -146,7 +146,7 @@ class DataError(ValueError):
 
     @property
     def turned(self) -> Correction:
-        """``fix`` with the sides exchanged, if it has meanings of labels or belongs to a question; otherwise empty."""
+        """``fix`` with the sides exchanged; empty unless ``fix`` gives meanings to labels or belongs to a question."""
         if self.question and "rating_a" in (columns := self.fix.get("columns", {})):
             ranks = {name.replace("rating_", "rank_"): column for name, column in columns.items()}
             return {**self.fix, "columns": ranks}

@@ -119,8 +119,7 @@ def _explained(text: str, frame: pd.DataFrame) -> list[str]:
     """Return the columns whose numbers a legend explains.
 
     A legend explains the columns that it names. If a legend names no column, it explains the columns with names such as
-    "vote" or "rating". If there are no columns with these names, the legend explains every column that may hold votes
-    on its scale.
+    "vote" or "rating". If no column has such a name, the legend explains every column that may hold votes on its scale.
     """
     form = f"_{folded(text)}_"
     ends = [float(number) for legend in legends_in(text) for number, _ in legend]
@@ -781,7 +780,7 @@ def best_beside_others(table: Table, answers: Mapping[str, str]) -> Table:
     sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
     new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
-    # the notice has the code N107, because it shows rows in which users can check the direction of the ranking
+    # the notice N107 shows rows in which users can check the direction of the ranking
     return spread(table.without_names("judgment_id", "comparison_id"), votes, new, what, "N107")
 
 

@@ -71,7 +71,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _LONGEST_CELL = 2**31 - 1  # characters in a CSV cell; by default, the csv module allows at most 131,072
 _BUFFER_BYTES = 2**20  # how many bytes or characters to read at a time, or to examine for the format
 # An unpacked file may have at most 4 GiB, and at most 64 MiB plus 100 times the bytes of the packed file.
-# The factor is 100 because texts never reach this compression ratio.
+# The factor is 100 because no text compresses to one hundredth of its size.
 _MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 # Largest total size of the texts in a parquet file, in bytes; a text that occurs in many rows counts once per row.
 _MOST_REPEATED_BYTES = 2**34
@@ -99,7 +99,7 @@ OLDER_ENCODINGS = {
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
-_LONGEST_NAME = 80  # longer texts are not column names
+_LONGEST_NAME = 80  # longer cells are not column names
 _MOST_FILES = 10  # badpo joins at most this many files or tables
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
@@ -718,7 +718,7 @@ def _separator(text: str) -> str:
             return 0, 0.0, 0
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
-            return 0, 0.0, 0  # these spaces are part of the texts
+            return 0, 0.0, 0  # the spaces are part of the texts and no separators
         # a line without the separator may be part of a longer cell, for example "Response A:"
         known = max((_n_known(row) for row in rows if len(row) > 1), default=0)
         return known, (width > 1) * n / len(rows), width
@@ -823,8 +823,7 @@ def _split_header(
     # Qualtrics writes two extra lines below the header: one with questions and one with import ids
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
     if again and again[0] > 1:
-        # the first line of a Qualtrics file has only the numbers of the questions, and the second line has the
-        # questions
+        # the first line of a Qualtrics file contains only question numbers; the second line contains the questions
         lines_of_header = zip(header, body[0][1], strict=False)
         header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
     n_below = max(again, default=0)
@@ -1147,7 +1146,7 @@ def _excel_text(cell: Cell | bytes) -> str:
     return "" if pd.isna(cell) else str(cell)
 
 
-_COMPUTED = 2  # PRAGMA table_xinfo has this value in the field "hidden" of a virtual generated column
+_COMPUTED = 2  # value of the field "hidden" in PRAGMA table_xinfo for virtual generated columns
 
 
 def _read_sqlite(path: Path) -> Table:

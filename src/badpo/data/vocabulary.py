@@ -167,7 +167,7 @@ def is_number_of_people(name: str) -> bool:
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
-    """Return columns that may hold the annotators, because their names contain a word such as "rater"."""
+    """Return columns whose names contain a word such as "rater" and that may therefore hold the annotators."""
     names = [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
     return [name for name in names if not is_number_of_people(name)]
 
@@ -260,7 +260,7 @@ EXCHANGED = " exchanged)"
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
 
 
-# these patterns find the verdict in a judge's text; the most reliable pattern comes first
+# patterns for the verdict in a judge's text; the most reliable pattern comes first
 _VERDICTS = [
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
@@ -695,8 +695,8 @@ _WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
     """Pair the columns that hold a value for each side: map the first side's column to the second side's column.
 
-    Each name has ``a`` or ``b``, or ``chosen`` or ``rejected``, as one of its parts between underscores. Columns of
-    identifiers are left out.
+    Each name contains ``a`` or ``b``, or ``chosen`` or ``rejected``, as one of its parts between underscores. Columns
+    of identifiers are left out.
 
     Examples
     --------

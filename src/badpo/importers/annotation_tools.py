@@ -25,7 +25,7 @@ _UNANSWERED = ""  # question name for responses that answer no question
 # columns of an Argilla record that never contain the prompt or a response
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 _PEOPLE = ("_annotator_id", "_session_id")
-# if the annotator gave no session name, Prodigy names the session by its starting time
+# if the annotator gives no session name, Prodigy uses the session's starting time as its name
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
@@ -33,8 +33,8 @@ def read_label_studio(export: Export) -> Iterator[Answer]:
     """Yield one row per annotation; each task is a comparison, and its left response is response a.
 
     Cancelled annotations are left out and counted. The annotator is the id in ``completed_by``, or the e-mail address
-    if there is no id. If an annotation has no answer to the Pairwise control, badpo reads an answer such as ``tie`` to
-    a Choices control instead. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names
+    if there is no id. If an annotation contains no answer to the Pairwise control, badpo reads the answer to a Choices
+    control, such as ``tie``. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names
     fields of the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several
     Pairwise controls.
     """
@@ -123,7 +123,7 @@ def _answers(record: Record) -> dict[str, list[Record]]:
 
 
 def _texts(record: Record) -> Mapping[str, Cell]:
-    """Return a record's ``fields`` object or, if it has none, its cells without answers, suggestions and metadata."""
+    """Return a record's ``fields`` object or, if it has none, its cells except answers, suggestions and metadata."""
     if isinstance(fields := record.get("fields"), Mapping):
         return fields
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]

@@ -56,15 +56,15 @@ def import_votes(
     format : str or None
         A name in `FORMATS`, or ``table``. None detects the format from the columns.
     **reading
-        Options of `Judgments.read`. The readers use only ``columns``, ``winners``, ``layout`` and ``bad_rows``. The
-        last two are for a plain table.
+        Options of `Judgments.read`. The readers use only ``columns`` and ``winners`` and, for a plain table, ``layout``
+        and ``bad_rows``.
 
     Raises
     ------
     ConfigError
         If the format has no reader, or if the reader does not use all of the given options.
     DataError
-        E145 if the export has a different format, E146 if a field cannot be recognized, E104 if the export has no
+        E145 if the export has a different format, E146 if a field cannot be recognized, E104 if the export contains no
         votes.
 
     Examples
@@ -141,7 +141,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
         what = f"no vote to import ({reasons or 'the export has no answers'})"
         raise export.build_error("E104", what, "export it again")
-    # if an answer has no vote and its annotator is neither a text nor a number, count the annotator as "unknown"
+    # if an answer has no vote and its annotator is neither a string nor a number, count the annotator as "unknown"
     usable = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(usable))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
@@ -155,7 +155,7 @@ def _build_table(name: str, export: Export, answers: Sequence[Answer]) -> Table:
 class ImportSummary(TypedDict):
     """Result of `import_file`.
 
-    ``left_behind`` and ``personal`` are fields that are not in the table. ``problems`` has warnings and notices.
+    ``left_behind`` and ``personal`` are fields that are not in the table. ``problems`` contains warnings and notices.
     """
 
     format: str
@@ -181,10 +181,10 @@ def import_file(
 ) -> ImportSummary:
     """Convert an export to a table that `Judgments.read` can read, and write the table.
 
-    In the written table, pseudonyms that are computed with this machine's pseudonym key replace annotator ids. The
-    table also has texts, votes, annotator classes, comparison and prompt ids, model names, numbers that both responses
-    have, and the columns in ``keep``. All other columns of the export are left out. If ``keep`` names a column with
-    personal data, the function raises an error.
+    badpo replaces annotator ids in the written table with pseudonyms, which are computed with this machine's pseudonym
+    key. The table also contains texts, votes, annotator classes, comparison and prompt ids, model names, numbers that
+    describe both responses, and the columns in ``keep``. All other columns of the export are left out. If ``keep``
+    names a column with personal data, the function raises an error.
 
     Parameters
     ----------
@@ -195,9 +195,9 @@ def import_file(
         See `badpo.importers.convert.import_votes`.
     mapping : path or None
         File for the mapping from pseudonyms to annotator ids, readable only by this user. Anyone who has this file
-        can identify the annotators. None, the default, writes no such file.
+        can identify the annotators. If ``mapping`` is None, no such file is written.
     **reading
-        Options of `Judgments.read`. If the export has no annotators, set ``columns`` to ``{"annotator": None}``.
+        Options of `Judgments.read`. If the export names no annotators, set ``columns`` to ``{"annotator": None}``.
     """
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file name must end in .parquet")
@@ -254,7 +254,7 @@ def _read_judgments(
         )
     options: ReadingOptions = {**reading, "columns": imported.columns, "keep": keep}
     if imported.format != TABLE:
-        # the reader of a known format has already applied these options, so they must not be applied again
+        # the reader of a known format has already applied ``winners``, so do not apply it again
         options |= {"winners": None, "layout": None}
     judgments = Judgments.read(imported.table, **options)
     is_intended = imported.columns.get("annotator", "") is None or imported.format != TABLE

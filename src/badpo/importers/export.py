@@ -34,9 +34,9 @@ Record = Mapping[str, Cell]
 class Export:
     """An export from another program, the user's options, and the reader's findings.
 
-    ``columns`` maps badpo's columns to fields of the export, and ``winners`` maps labels to a, b or tie. ``used`` has
-    the columns that the reader uses; other columns are not imported. ``used_options`` has the names in ``columns`` that
-    the reader has used, and "winners" if the reader has used ``winners``.
+    ``columns`` maps badpo's columns to fields of the export, and ``winners`` maps labels to a, b or tie. ``used``
+    contains the columns that the reader uses; other columns are not imported. ``used_options`` contains the names in
+    ``columns`` that the reader has used, and "winners" if the reader has used ``winners``.
     """
 
     table: Table
@@ -153,8 +153,8 @@ class Answer:
 class Importer:
     """An export format: its description, the columns that identify it, and the function that reads it.
 
-    ``signs`` has sets of column names, in which * matches any text. A table has the format if it contains all columns
-    of at least one set.
+    ``signs`` contains sets of column names, in which * matches any string. A table has the format if it contains all
+    columns of at least one set.
     """
 
     description: str

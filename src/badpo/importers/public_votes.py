@@ -45,8 +45,8 @@ def read_arena(export: Export) -> Iterator[Answer]:
 
     The prompt is the common prefix of the two conversations. The annotators are in the column ``judge`` or in the
     column that the user names. The arena shows model a on the left, so response a counts as shown first. Battles with
-    the same texts are votes on the same comparison. A judge that is known to be a language model has the annotator
-    class "model".
+    the same texts are votes on the same comparison. A judge that is known to be a language model is assigned to the
+    annotator class "model".
     """
     who = export.chosen_field("annotator", export.names) or "judge"
     export.used |= {*_BATTLE, "model_a", "model_b", who}
