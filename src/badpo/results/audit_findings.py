@@ -1,6 +1,6 @@
 """Write the findings of an audit as sentences: pooled bias, certainty, unknowns and advice.
 
-The sentences are in `audit_sentences.jinja`. This module decides which of these sentences apply to the audit.
+The template `audit_sentences.jinja` contains the sentences. This module decides which sentences apply to the audit.
 """
 
 import math

@@ -23,7 +23,7 @@ class LogOddsRow(TypedDict):
 
 
 class Voters(TypedDict):
-    """Number of annotators and of people whose votes enter a figure, and whether few people cast most of the votes."""
+    """How many annotators and people cast the votes behind a figure, and whether few people cast most of the votes."""
 
     n_annotators: int
     n_people: int
@@ -31,7 +31,7 @@ class Voters(TypedDict):
 
 
 class VoteFigure(Voters):
-    """Voters behind a figure that compares two sides, and whether it reveals votes together with earlier figures.
+    """Voters behind a figure that compares two sides, and whether the figure and earlier figures together reveal votes.
 
     ``n_people_least`` is the number of people who chose the less popular side.
     """
@@ -48,7 +48,7 @@ class SwapPairRow(VoteFigure, LogOddsRow):
 
 
 class TieRow(Voters):
-    """Effect of omitting ties on an attribute: `badpo.auditing.dependence.estimate_tie_effects` defines the figures."""
+    """How ties affect an attribute's log-odds; `badpo.auditing.dependence.estimate_tie_effects` defines the figures."""
 
     n: int
     differing_share: float
@@ -108,7 +108,7 @@ class TauRow(TypedDict):
 
 
 class GroupRow(TauRow):
-    """Number of annotators, number of people, and tau for a group that shares no comparisons with other groups."""
+    """A group of annotators who share no comparisons with other groups: its annotators, its people, and its tau."""
 
     n: int
     n_people: int
@@ -140,7 +140,7 @@ class StatusCounts(TypedDict):
 
 
 class SharedBiasRow(TypedDict):
-    """Shared bias with its confidence intervals and number of annotators, and the reason why it is known or unknown."""
+    """The shared bias: confidence intervals, number of annotators, and the reason why it is known or unknown."""
 
     shared_bias: float | None
     shared_bias_ci: list[float] | None
@@ -152,7 +152,7 @@ class SharedBiasRow(TypedDict):
 
 
 class SumRow(LogOddsRow):
-    """Sum of pooled bias and merit with its confidence interval, and the number of votes needed to separate the two."""
+    """Sum of pooled bias and merit, its interval, and how many votes are needed to separate bias from merit."""
 
     n: int
     beside_models: bool
@@ -203,15 +203,15 @@ class ModelRow(TypedDict):
     flag_reliability: bool
     both_orders: int
     same_share: float | None
-    origin: NotRequired[str]  # the zero of the biases on a page
+    origin: NotRequired[str]  # name of the value that counts as zero on a page, such as "pool mean"
 
 
 class AssignmentRow(TypedDict):
     """Test of whether comparisons were assigned to annotators at random, based on covariates from the table.
 
     ``p_value`` is the p-value of the covariate that differs most between annotators, times the number of covariates.
-    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. If the audit does not
-    report differences between annotators, ``reason`` says why; otherwise, ``reason`` is empty.
+    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. ``reason`` says why the
+    audit does not report differences between annotators; if the audit reports them, ``reason`` is empty.
     """
 
     p_value: float
@@ -229,7 +229,7 @@ class GraphRow(TypedDict):
     outside: int
 
 
-AnchorRow = TypedDict(  # gold annotators; by attribute, their judgments and the p-value of the test of equal biases
+AnchorRow = TypedDict(  # gold annotators, their judgments by attribute, and tests of whether their biases are equal
     "AnchorRow",
     {
         "n": int,
@@ -304,7 +304,7 @@ class BothOrdersRow(Voters):
 
 
 class DroppedRow(TypedDict):
-    """Number of judgments excluded for one reason, and number of their annotators."""
+    """How many judgments were excluded for one reason, and how many annotators made them."""
 
     reason: str
     n: int

@@ -62,18 +62,18 @@ from badpo.results.formatting import (
 # Largest and smallest half-width of the axis of a chart, in log-odds.
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Rounding steps of estimates, each with the largest share of the votes that one person may have cast.
-# If a person cast a share w of all votes, removing them changes the pool's win rate by w times (pool's - person's).
-# Two pages, with and without these votes, rounded to step s, reveal the person's win rate up to about s / (10 w).
+# Removing a person with a share w of all votes changes the pool's win rate by w * (pool's rate - person's rate).
+# Pages with and without the person, rounded to step s, reveal the person's win rate to within about s / (10 w).
 # At step 0.01 (w up to 0.5 %) or 0.05 (w up to 2 %), the pool's win rate is an almost equally good guess.
 # tests/results/test_audit_page.py checks these numbers.
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
-# In smaller pools, rounding does not protect a person's votes from a reader of two pages, with and without this person.
+# In smaller pools, a reader of two pages, one with and one without a person, can infer the person's votes.
 FEWEST_HIDDEN = 50
 # If the share of unanimous comparisons is outside this range, a voter can infer the votes of others.
 _SAFE_SHARES = 0.05, 0.95
 # The page does not name the table's file, because a file name may contain an id.
 _NEUTRAL_NAME = "this table"
-# Texts under these keys (names, codes and remedies) stay unchanged; numbers in all other texts are rounded.
+# Keys of strings that stay unchanged: names, codes and remedies. Numbers in all other strings are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
@@ -128,9 +128,9 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
     step is 0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the
-    votes. Figures about one to four people are None or omitted. Figures from which the omitted figures could be
-    computed are also None or omitted. The summary names models but no people. ``step`` is the rounding step of the
-    estimates, and ``withheld`` lists the omitted attributes.
+    votes. Figures about one to four people are None or omitted. The same applies to a figure from which an omitted
+    figure could be computed. The summary names models but no people. ``step`` is the rounding step of the estimates,
+    and ``withheld`` lists the omitted attributes.
     """
     data, pools, few = summary["data"], summary["pool"], _find_few(summary)
     withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
@@ -227,7 +227,7 @@ def _hide_data_figures(data: audit_json.DataFacts) -> audit_json.DataFacts:
         **data,
         "source": _NEUTRAL_NAME,
         "fingerprint": None,
-        "n_dropped": 0,  # otherwise, subtracting the counts of the shown reasons would reveal the other reasons
+        "n_dropped": 0,  # a reader could subtract the shown counts from the total, and so compute the hidden counts
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
         "dropped": [
@@ -343,7 +343,7 @@ def _hide_check_figures(checks: audit_json.Checks, data: audit_json.DataFacts) -
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
     if reliability and not reliability["is_unknown"]:
-        # at least this number of people have an estimated reliability
+        # at least n_people people have an estimated reliability
         n_people = reliability["n_estimated"] - (data["n_annotators"] - data["n_people"])
         if data["is_dominated"] or is_about_few(
             reliability["n_estimated"], data["n_people"] and max(n_people, 1)
@@ -536,7 +536,7 @@ def audit_table(summary: audit_json.AuditSummary, pairs: Sequence[audit_json.Exa
     ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
-    # problems of estimation (codes 4xx) come before problems of the table
+    # estimation problems (codes 4xx) come before problems in the table
     problems = sorted(summary["warnings"], key=lambda row: (_severity_rank(row), row["code"][1] != "4"))
     template = page_templates().get_template("audit.txt.jinja")
     text = template.render(
@@ -579,7 +579,7 @@ _KINDS = ("too few informative votes", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
-# Columns that the chart shows instead if the audit does not compare annotators.
+# If the audit does not compare annotators, the chart shows log-odds instead of deviations.
 _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 

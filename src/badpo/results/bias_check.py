@@ -22,7 +22,7 @@ from badpo.results.formatting import (
 from badpo.results.run_files import Estimate, LearnedTheta, MeasuredRuns, Run
 from badpo.theory.summaries import Interval
 
-# Threshold for DPO's excess tilt, in log-odds. The removed share of a smaller excess tilt is mostly noise.
+# Threshold for DPO's excess tilt, in log-odds. If the excess tilt is smaller, the removed share is mostly noise.
 # Errors in theta that are smaller than this threshold are accepted.
 SMALL = 0.1
 TOLERATED = 0.1  # an arm may overshoot the target by this share of DPO's excess tilt
@@ -46,8 +46,8 @@ def outcome_of(dpo: Interval, arm: Interval, small: float = SMALL) -> Outcome:
     ``dpo`` and ``arm`` are intervals for the tilt of the policy minus the tilt of the target. "overshoot" means that
     the arm's interval lies on the other side of the target, farther away than 10 % of DPO's excess. "not nearer" means
     that the arm's tilt is at least as far from the target as DPO's tilt. If DPO's interval is not entirely beyond
-    ``small``, DPO has no excess to remove. In this case, the outcome is "added" if the arm's interval is entirely
-    beyond ``small`` and the arm's tilt is farther from the target than DPO's; otherwise, it is "nothing to remove".
+    ``small``, DPO has no excess, and the outcome is "nothing to remove" or "added". "added" means that the arm's
+    interval is entirely beyond ``small``, and that the arm's tilt is farther from the target than DPO's tilt.
 
     Examples
     --------
@@ -92,8 +92,8 @@ class ArmCheck:
 class BiasCheck:
     """Tilts of all arms toward one attribute, paired differences between the tilts, and the outcome of each BA-DPO arm.
 
-    ``kind`` is "swap" for the tilt on swap pairs, else "tilt". If there is a placebo, the target is the placebo's tilt;
-    otherwise, it is the reference's tilt, which is zero. ``small`` is `SMALL` per unit of the attribute.
+    ``kind`` is "swap" for the tilt on swap pairs, else "tilt". The target is the tilt of the placebo. Without a
+    placebo, the target is the tilt of the reference, which is zero. ``small`` is `SMALL` per unit of the attribute.
     """
 
     name: str
@@ -171,7 +171,7 @@ def _check_arm(suite: MeasuredRuns, check: BiasCheck, arm: str) -> ArmCheck:
     left = check.differences[arm, check.target]
     outcome = outcome_of(check.excess.interval, left.interval, check.small)
     is_drifting = suite.is_drifting(arm)
-    # with a lower learning rate, a smaller excess would become too small for a verdict
+    # a lower learning rate reduces DPO's excess tilt, which must stay large enough for a verdict
     can_slow_down = is_drifting or abs(check.excess.value) > SLOWER * check.small
     if outcome not in ("removed", "nothing to remove") and can_slow_down and not problems:
         command = _slower(suite.of(arm)[0])

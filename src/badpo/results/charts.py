@@ -18,7 +18,7 @@ from markupsafe import Markup
 from badpo.results.formatting import decimal, interval_text, page_templates
 
 WIDTH = 360
-_RIGHT = 52  # minimum space for the text at the end of a lane
+_RIGHT = 52  # minimum space for the values at the right edge of a chart
 _VALUE_GAP = 8  # space between the axis and a long text
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
@@ -49,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Mark:
-    """An estimate in a row of a dot plot; ``n`` is the sample size, and ``repeats`` are values by seed (ticks)."""
+    """An estimate in a dot plot; ``n`` is the sample size, and ``repeats`` are the values by seed, drawn as ticks."""
 
     value: float
     name: str
@@ -82,7 +82,7 @@ class DotPanel:
     """A chart with labeled rows of estimates and intervals; ``label`` describes the chart to screen readers.
 
     ``notes`` is the heading above the notes of the rows. If ``notes`` is given, the rows are dense and end with their
-    notes. Otherwise, each lane ends with its value, formatted by ``number``.
+    notes. Without ``notes``, the right edge of the chart shows the value of each mark, formatted by ``number``.
     """
 
     title: str

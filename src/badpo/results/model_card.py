@@ -1,7 +1,7 @@
 """Write the model card of a trained run: declared attributes, anchor, measurements and limits.
 
-The model card contains only aggregates. The model card names no annotator and contains no mean over fewer than five
-annotators, because such a mean would reveal individual biases.
+The model card contains only aggregates and names no annotator. The model card omits means over fewer than five
+annotators, which would reveal individual biases.
 """
 
 import math
@@ -22,7 +22,7 @@ from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.run_findings import anchor_of_run, gold_sentence
 from badpo.theory.summaries import Interval, log_odds_distance
 
-# Pattern of a Hub id, pattern of file names (which are not Hub ids), and keys of a recipe that the model card shows.
+# `_HUB_ID` matches Hub ids, `_FILE` matches file names, and `_SETTINGS` lists recipe keys that the model card shows.
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -132,7 +132,7 @@ def _mean_theta(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> dict[str, JsonValue]:
-    """Return the settings of the recipe that the model card shows, by name."""
+    """Return the recipe settings that the model card shows, by name."""
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {
         **run.config,

@@ -88,7 +88,7 @@ class Tilt(Measured):
 
 
 class StoredSums(_Content):
-    """Sums of a metric over the rows of each prompt, and the numbers by which to divide the sums to get means."""
+    """Sums of a metric over the rows of each prompt, and the divisors that turn the sums into means."""
 
     sums: list[float]
     sizes: list[float]
@@ -147,16 +147,16 @@ class Readouts(_Content):
     ] = []  # attributes whose held-out figures must not be published, because they are about too few people
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
-    answers: list[dict[str, str]] = []  # each entry has a prompt and a possibly truncated answer
+    answers: list[dict[str, str]] = []  # each entry contains a prompt and a possibly truncated answer
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
-        """Rate of each attribute, from probabilities if they were measured, and otherwise from sampled answers."""
+        """Rate of each attribute, from measured probabilities or, if there are none, from sampled answers."""
         return self.sampled | self.generated | self.rates
 
 
 class FirstMargin(_Content):
-    """Mean margin and difference from the reference's log-probabilities at the first training step."""
+    """Difference between policy and reference at the first training step: of log-probabilities, and as mean margin."""
 
     mean: float
     difference: float
@@ -313,7 +313,7 @@ def _normal_interval(value: float, se: float) -> Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An arm's estimate (a mean over seeds, or the value of a single run), its interval, and its value by seed."""
+    """An arm's estimate (a mean over seeds, or the value of a single run), its interval, and its values by seed."""
 
     interval: Interval
     of_seed: Mapping[int, float]
@@ -331,7 +331,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """How much of DPO's shift in a rate or in a length an arm removed.
+    """The part of DPO's shift in a rate or in a length that an arm removed.
 
     ``share`` is the removed share of the shift, by seed and averaged. If the interval of DPO's shift includes zero,
     ``share`` is None, because its denominator would be noise. ``distance`` is the distance of the arm to the reference,
@@ -470,7 +470,7 @@ class MeasuredRuns:
         return found
 
     def compare_command(self) -> str:
-        """Return the command that trains DPO and the placebo for the first run with theta; empty without such a run."""
+        """Return the command that trains DPO and the placebo for the first run with theta, or an empty string."""
         for run in self.runs:
             if run.is_trainable and run.bias.parts:
                 # `badpo train` would train the run of a script again, because it expects the run in another folder
@@ -534,8 +534,8 @@ def is_continuous(config: Config) -> bool:
 def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the run folders among the given folders and directly inside them, without duplicates.
 
-    A given folder may be a symbolic link. A run inside a given folder must not be a link. Otherwise, the person who
-    made the folder could link to a run of another person, and `badpo evaluate` would write to that run.
+    A given folder may be a symbolic link. A run inside a given folder must not be a link, because a link may lead to
+    another person's run, to which `badpo evaluate` would write.
     """
     found: list[Path] = []
     for folder in folders:
@@ -565,7 +565,7 @@ def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     """Read every measured run in the given folders; each is a run folder or a folder of run folders.
 
-    The function also reads a reference next to a run if it was measured.
+    If a reference next to a run was measured, the function also reads the reference.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     named = find_runs(folders)

@@ -1,6 +1,6 @@
 """Write findings about trained runs as sentences: anchors, attribute rates, and the length of each arm's answers.
 
-The sentences are in `run_sentences.jinja`. This module decides which of these sentences apply to the runs.
+The template `run_sentences.jinja` contains the sentences. This module decides which sentences apply to the runs.
 """
 
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def _quantity(
 
 
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
-    """Return a finding for each measured quantity, with DPO's shift and the share of it that each arm removed.
+    """Return a finding for each measured quantity, with DPO's shift and the share of the shift that each arm removed.
 
     If the tilt of a placebo was measured, the finding only lists the values, because other findings compare the arms
     with the placebo. The finding also only lists the values if DPO or the reference was not measured.
@@ -155,7 +155,7 @@ def _shift_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
     )
     arms = [arm for arm in found if arm not in (REFERENCE, DPO)]
     if has_gap and shifted and not shifted.excludes(0.0):
-        arms.insert(0, DPO)  # without a share removed, the held-out gaps are compared
+        arms.insert(0, DPO)  # without a removed share, the finding compares held-out gaps
     sentences = [
         _sentence(
             "arm",

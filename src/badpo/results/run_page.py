@@ -118,7 +118,7 @@ def page_notices(suite: MeasuredRuns) -> list[str]:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 PAPERS_SHARE = "removed (paper)"
-# A table cell: the value and its 95 % confidence interval as texts, each of which is empty if there is none.
+# A table cell: a value and its 95 % confidence interval, both as strings. A missing part is an empty string.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
 Columns = list[tuple[str, tuple[str, ...]]]  # name of each group of columns, and names of its columns

@@ -65,7 +65,7 @@ from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Properties of a run as JSON values, by name. A run and its checkpoints must agree on these properties.
+# Properties on which a run and its checkpoints must agree, by name and as JSON values.
 Facts = Json
 
 # `CODE`: packages whose code determines the results of a run. `PACKAGES`: all packages whose versions a run records.

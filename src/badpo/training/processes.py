@@ -73,8 +73,8 @@ def require_same_facts(facts: Mapping[str, str], accelerator: Accelerator) -> No
     """Raise `ConfigError` on every process if the processes start with different ``facts``.
 
     A process with different weights would compute a different reference, and a process with different judgments would
-    plan different steps. The loss would not reveal either error. The weights of the processes usually differ because
-    only the first process has loaded them.
+    plan different steps. The loss would not reveal either error. The usual cause of different weights is that only the
+    first process has loaded the model.
     """
     if accelerator.num_processes == 1:
         return

@@ -515,7 +515,7 @@ PATHS = (
     "fsdp_config",
     "accelerator_config",
 )
-# Recipe keys that badpo reads even from another machine's run, because their values contain neither paths nor code.
+# Recipe keys that badpo reads even from another machine's run. Their values contain neither paths nor code.
 _TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
