@@ -36,7 +36,7 @@ html_math_renderer = "mathml"
 nitpick_ignore_regex = [("py:.*", ".*")]
 suppress_warnings = ["ref.python"]
 
-# the docstring has the types of the parameters, so the signature shows only their names
+# the docstring states the types of the parameters, so the signature shows only their names
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring, napoleon_google_docstring = True, False
@@ -82,7 +82,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "i
 
 
 def commands(group, words: str = "badpo") -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Yield the words and the command object of each command in a group of commands."""
+    """Yield the words and the command object of every command in a group."""
     for word in group.list_commands(None):
         command = group.get_command(None, word)
         if hasattr(command, "list_commands"):
@@ -119,12 +119,12 @@ def options_page() -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return the lines of a docstring without their indentation."""
+    """Return the lines of a docstring without indentation."""
     return re.sub(r"(?m)^[ \t]+", "", text).splitlines()
 
 
 def cell(text: str | None) -> str:
-    """Format a help text as the cell of a Markdown table."""
+    """Format a help text as a cell of a Markdown table."""
     return re.sub(r"([|<*_])", r"\\\1", " ".join((text or "").split()))
 
 
@@ -135,7 +135,7 @@ def write_options(_app) -> None:
 
 
 def for_the_site(_app, *told) -> None:
-    """Replace file names in links with page titles, and link to the copies of pages outside of the docs."""
+    """Use page titles in links instead of file names; link to the site's copies of pages outside of `docs`."""
     text = told[-1]
     text[0] = re.sub(r"\[[\w/]+\.md\]\(", "[](", text[0])
     for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG"):
@@ -143,7 +143,7 @@ def for_the_site(_app, *told) -> None:
 
 
 def math_visitor(display: str):
-    """Return a visitor that writes formulas as MathML, which browsers draw without JavaScript."""
+    """Return a visitor that writes formulas as MathML; browsers draw MathML without JavaScript."""
 
     def visit(translator, node):
         translator.body.append(convert(node.astext(), display=display))
@@ -152,7 +152,7 @@ def math_visitor(display: str):
     return visit
 
 
-# corrections to the theme's pages for users of keyboards and screen readers
+# these corrections of the theme's pages help users of keyboards and screen readers
 MENDS = {
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
@@ -172,7 +172,7 @@ def mend_pages(app, failed) -> None:
 
 
 def setup(app) -> None:
-    """Connect the functions of this file to the events of Sphinx."""
+    """Connect this file's functions to Sphinx events."""
     visit_inline, visit_block = math_visitor("inline"), math_visitor("block")
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_options)

@@ -1,7 +1,7 @@
 """Define the arms that the paper compares, and the suites: tables of the paper, with their runs and readouts.
 
-An arm is a training condition. Arms and suites consist only of data. The folder name of a run contains the settings but
-not the suite, so that suites can share runs.
+An arm is a training condition. Arms and suites consist only of data. A run's folder name contains the run's settings
+but not its suite, so several suites can share the run.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ ARMS: dict[str, Arm] = {
 
 # -- parts of a suite --------------------------------------------------------------------------------------------------
 
-# Meaning of the number after the plus-minus sign in a cell:
+# The number after the plus-minus sign in a cell is:
 # "t95": half-width of Student's 95 % confidence interval over seeds.
 # "sd": one standard deviation over seeds.
 # "mean": no number after the mean.
@@ -99,7 +99,7 @@ Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 @dataclass(frozen=True)
 class Corpus:
-    """The votes, the start model and the reference that all runs of a panel share."""
+    """A corpus: the votes, the start model and the reference that all runs of a panel share."""
 
     kind: Literal["signed", "style"]
     model: Literal["small", "large", "other", "demo"] = "small"
@@ -151,7 +151,7 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """Name of the run folder without the seed, for example ``pooled-length``."""
+        """Name of the run folder, but without the seed, for example ``pooled-length``."""
         return "_".join(filter(None, (self.arm, self.variant))) + f"-{self.declared}" * bool(
             self.declared
         )
@@ -190,7 +190,7 @@ class Row:
 # ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the most annotators, ``.1`` the next type.
 # ``anchor:PLACE`` is a place in ``anchor.json``.
 Columns = Mapping[str, str]
-# Beginning of a column's source -> number of decimals; columns with other sources have three decimals.
+# Prefix of a column's source -> number of decimals; columns with other sources have three decimals.
 # Negative numbers stand for percentages: -1 for no decimals, and -2 for one decimal.
 PERCENT, PERCENT1 = -1, -2
 PLACES = {
@@ -440,7 +440,7 @@ OFFSET = {
 
 
 def _theta(what: str) -> Columns:
-    """Return columns about theta: its mean, its correlation with planted theta and, for race, ``what`` by class."""
+    """Return columns about theta: its mean and its correlation with planted theta; for race, also ``what`` by class."""
     return {
         "mean theta (gender)": "theta.woman.level",
         "correlation (gender)": "theta.woman.correlation",
@@ -511,7 +511,7 @@ LORA_ROWS = (
 
 
 def _anchor(target: float) -> tuple[Row, Row]:
-    """Return two rows that anchor DPO's runs at a target rate: one with the exact tilt, one with calibrated rounds."""
+    """Return two rows that anchor DPO's runs at a target rate: one uses the exact tilt, one uses calibrated rounds."""
     exact, calibrated = (
         Condition("dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds))
         for kind, rounds in (("exact", 1), ("calibrated", 4))
@@ -523,7 +523,7 @@ def _anchor(target: float) -> tuple[Row, Row]:
 
 
 OFFSET_ROWS = (Row("DPO (source)", DPO.condition), *_anchor(0.3), *_anchor(0.5), *_anchor(0.7), POOLED)
-# BA-DPO rows whose theta is fitted as `badpo train` does by default; the paper trains theta with Adam from zero.
+# BA-DPO rows that fit theta as `badpo train` does by default; the paper trains theta with Adam from zero.
 ANCHORED_FIT = (("bias.fit", "anchored"),)
 DEFAULT_FIT = tuple(
     Row(
@@ -643,7 +643,7 @@ SUITES = {suite.name: suite for suite in _SUITES}
 
 
 def set_data_seed(suite: Suite, seed: int) -> Suite:
-    """Return the suite with votes that are simulated with another seed."""
+    """Return a copy of the suite whose votes are simulated with another seed."""
     panels = (replace(one, corpus=replace(one.corpus, data_seed=seed)) for one in suite.panels)
     return replace(suite, panels=tuple(panels))
 

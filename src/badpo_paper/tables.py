@@ -22,7 +22,7 @@ from badpo_paper.run_readouts import ATTRIBUTES, SignatureShift, measure_signatu
 from badpo_paper.suites import ARMS, MODELS, Corpus, Panel, Row, count_decimals
 
 REFERENCE = "Reference"
-# Kind of removed share -> run from which the shifts are measured (the reference or the placebo).
+# Kind of removed share -> run at which a shift starts: the reference or the placebo.
 REFERENCE_RUN = "reference"
 SHARES = {"removed": REFERENCE_RUN, "added": PLACEBO + "-s{seed}"}
 # Source of a shift -> name of the shift in messages.
@@ -111,11 +111,11 @@ class PanelRuns:
         return own
 
     def explain_missing_share(self, against: str, source: str) -> str:
-        """Explain why the removed share of a measured shift is undefined; return an empty text if it is defined.
+        """Explain why the removed share of a measured shift is undefined; return an empty string if it is defined.
 
         The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The removed
-        share is defined if the confidence interval of the shift over the measured seeds lies above zero or, with only
-        one seed, if the shift itself lies above zero. The removed share of a zero or negative shift has no meaning.
+        share is defined if the shift's confidence interval over the measured seeds lies above zero. With only one seed,
+        the shift itself must lie above zero. The removed share of a zero or negative shift has no meaning.
         """
         kind, _, path = source.partition(":")
         starts = {
@@ -151,7 +151,7 @@ def read_number(content: Tree, path: str) -> float:
 
 
 def read_types(folder: Path) -> dict[str, dict[str, float]]:
-    """Read the number of annotators and the mixture weight of each EM-DPO type, sorted by number of annotators.
+    """Read the mixture weight and the number of annotators of each EM-DPO type; the largest type is first.
 
     Sorting makes the types comparable across seeds, because EM-DPO numbers the types in an arbitrary order.
     """
@@ -160,7 +160,7 @@ def read_types(folder: Path) -> dict[str, dict[str, float]]:
     return {name: {str(rank): row[k] for rank, k in enumerate(order)} for name, row in types.items()}
 
 
-# Text before the colon in a source such as ``log:NAME`` -> function that reads a file other than ``readouts.json``.
+# Prefix of a source such as ``log:NAME`` -> function that reads the source's file, which is not ``readouts.json``.
 FILE_READERS: dict[str, Callable[[Path], Mapping[str, Tree]]] = {
     "log": read_last_step,
     "type": read_types,
@@ -243,7 +243,7 @@ def make_row(
     values: Mapping[str, Sequence[float | None]],
     half_widths: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """Make a row of a panel; the keys of ``values`` and ``half_widths`` are sources in ``panel.columns``."""
+    """Make a row of a panel from ``values`` and ``half_widths``, whose keys are sources in ``panel.columns``."""
     paper = load_paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
@@ -267,7 +267,7 @@ def make_row(
 
 
 def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
-    """Make the table of a panel from all planned seeds that have been run."""
+    """Make the table of a panel; the values are from those planned seeds that have been run."""
     rows, missing, notes = _make_first_rows(panel, runs), [], []
     for row in panel.rows:
         name = row.condition.name
@@ -287,7 +287,7 @@ def make_run_table(panel: Panel, runs: PanelRuns) -> PanelTable:
 
 
 def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
-    """Make the rows of the reference and of the planted values, if the runs or the paper have values for these rows."""
+    """Make the reference's row and the row of planted values, if the runs or the paper have values for them."""
     reference = runs.readouts("reference")
     sources = panel.columns.values()
     values = {source: [read_number(reference, source)] for source in sources if ":" not in source}
@@ -298,7 +298,7 @@ def _make_first_rows(panel: Panel, runs: PanelRuns) -> list[TableRow]:
 
 
 def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
-    """Average the planted values (or the readouts computed with planted theta) of each column over arms and seeds."""
+    """For each column, average the planted values, or the readouts computed with planted theta, over arms and seeds."""
     values = {}
     for source in panel.columns.values():
         head, _, last = source.rpartition(".")
@@ -310,7 +310,7 @@ def _average_truth(panel: Panel, runs: PanelRuns) -> dict[str, list[float]]:
 
 
 def describe_penalty(row: Row, runs: PanelRuns, seed: int) -> str:
-    """Describe the ratio of a run's penalty to the default penalty of the arm; return an empty text if it is 1."""
+    """Describe the ratio of a run's penalty to the arm's default penalty; return an empty string if the ratio is 1."""
     default = ARMS[row.condition.arm].fixed
     penalty = read_facts(runs.folder / f"{row.condition.name}-s{seed}").get("fixed", default)
     if penalty == default:
@@ -346,7 +346,7 @@ def make_table(panel: Panel, runs: PanelRuns, dataset: Callable[[Corpus], Datase
 
 
 def measure_signature_shifts(runs: PanelRuns) -> dict[str, SignatureShift]:
-    """Measure DPO's mean shift of signatures toward the names with each attribute, compared with random labels."""
+    """For each attribute, compare DPO's mean shift of signatures toward the attribute's names with random labels."""
     names = ["reference", *(f"dpo-s{seed}" for seed in runs.measured_seeds("dpo"))]
     signatures = [runs.readouts(name).get("signatures") for name in names]
     if signatures[0] is None or not any(signatures[1:]):

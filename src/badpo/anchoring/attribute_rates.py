@@ -50,8 +50,8 @@ class RateTable:
 
     The policy's choices are either all first names in the name pool, or answers sampled from the policy. A table of
     sampled answers contains only answers to which the attributes apply. ``counted`` is the share of such answers, and
-    ``prompts`` contains the index of each answer's prompt. The table also contains every combination of attributes with
-    probability zero, because a combination may occur in no sampled answer.
+    ``prompts`` contains the index of each answer's prompt. The table also has a row of probability zero for every
+    combination of attributes, so that no combination is missing.
     """
 
     attributes: tuple[str, ...]
@@ -81,7 +81,7 @@ class RateTable:
         ]
 
     def select(self, attributes: Sequence[str]) -> RateTable:
-        """Return a table with only the given attributes."""
+        """Return a copy of the table with only the given attributes."""
         columns = [self.attributes.index(name) for name in attributes]
         return replace(self, attributes=tuple(attributes), indicators=self.indicators[:, columns])
 
@@ -95,8 +95,8 @@ def whole_name_logps(
     """Compute the log-probability that each name is the whole next word, as an array of shape (n_contexts, n_names).
 
     A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
-    and the probability of "Jay" excludes "Jayden". Without this rule, longer words that begin with a rare name would
-    account for much of the name's probability.
+    and the probability of "Jay" excludes "Jayden". If longer words counted too, a rare name would get much of its
+    probability from words that begin with the name.
     """
     closing = space_tokens(tokenizer)
     if not closing:
@@ -137,13 +137,14 @@ def signature_rates(
 def answer_rates(
     answers: Sequence[Generation], editor: CounterfactualEditor, prompts: ArrayLike
 ) -> RateTable:
-    """Measure the rates of an editor's attributes in those sampled answers to which the attributes apply.
+    """Measure the rates of an editor's attributes in sampled answers, among the answers to which the attributes apply.
 
     All answers have equal weight. With a word list, answers that contain none of the listed words are excluded.
-    Otherwise, a tilt could favor such answers, and change the topic of the answers instead of the spelling.
+    If answers without any listed word counted, a tilt could favor them and change the topic of the answers instead of
+    the spelling.
     """
     counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
-    # add every combination of attributes with probability zero, because a combination may occur in no sampled answer
+    # for every combination of attributes, add a row of probability zero, so that no combination is missing
     all_cells = list(product((0, 1), repeat=len(editor.attributes)))
     cells = [measure_cell(editor, answers[i].text) for i in counted] + all_cells
     return RateTable(
@@ -223,9 +224,9 @@ def rejection_sample(
     accepts this answer. If the attributes apply to the first answer, the function accepts only answers to which they
     apply. The tilt therefore does not change the share of answers to which the attributes apply.
     ``draw(prompts, number)`` samples new answers to the prompts with these indices. If no answer to a prompt is
-    accepted, the result for the prompt is None. Do not omit these prompts from a rate, because the rate would be biased
-    toward prompts with a high acceptance rate. The random numbers that accept or reject the answers to a prompt depend
-    only on the seed and on the index of the prompt.
+    accepted, the result for the prompt is None. A rate that omits the prompts without an accepted answer would be
+    biased toward prompts with a high acceptance rate. The random numbers that accept or reject the answers to a prompt
+    depend only on the seed and on the index of the prompt.
 
     References
     ----------
@@ -298,7 +299,7 @@ def compare_behavior(
     rates = [answer_rates(side.answers, editor, numbers).intervals() for side in (before, after)]
     tokens = [float(token_counts(side.answers).mean()) for side in (before, after)]
     anchored = {attribute.config["type"] for attribute in editor.attributes}
-    # built-in response attributes that the editor does not change
+    # the built-in response attributes that the editor does not change
     others = [
         attribute
         for attribute in (row.make() for row in BUILT_IN.values() if not row.example)
@@ -328,7 +329,7 @@ def compare_behavior(
 def _heldout(
     before: Floats | None, after: Floats | None, judgments: Judgments | None
 ) -> dict[str, Figures] | None:
-    """Compare the same-group accuracy and the held-out gap of two policies; None if a policy has no margins."""
+    """Compare the same-group accuracies and the gaps of two policies; return None if a policy has no margins."""
     if before is None or after is None or judgments is None:
         return None
     correct = [judgment_margins(margins, judgments) > 0 for margins in (before, after)]

@@ -22,7 +22,7 @@ EditorConfig = dict[str, str | dict[str, Cell] | list[tuple[str, str]]]
 
 
 class CounterfactualEditor(Protocol):
-    """Interface of objects that change attributes of an answer."""
+    """The interface of objects that change an answer's attributes."""
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
@@ -35,7 +35,7 @@ class CounterfactualEditor(Protocol):
     def cells(self, text: str) -> tuple[Cell, ...]:
         """Return the cells that an answer can have after an edit; empty if the attributes do not apply to the answer.
 
-        If the attributes apply to an answer but cannot be edited, the answer still counts in the attribute rates.
+        If the attributes apply to an answer that cannot be edited, the answer still counts in the attribute rates.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
@@ -61,7 +61,7 @@ class SignatureSwap:
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """Replace the first name in a signature with one drawn uniformly from the names of a cell."""
+        """Replace the first name in a signature with a first name that is drawn uniformly from a cell."""
         names = [name for name, name_cell in self.names.items() if name_cell == cell]
         return self.replace_name(text, draw.choice(names))
 
@@ -77,7 +77,7 @@ class WordSwap:
         pairs = [(without.strip(), having.strip()) for without, having in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        # for each value of the attribute, map each word with the other value to its first counterpart
+        # for each value of the attribute, map every word with the other value to the word's first counterpart
         self._counterparts: dict[Cell, dict[str, str]] = {
             (0,): {having.lower(): without for without, having in reversed(pairs)},
             (1,): {without.lower(): having for without, having in reversed(pairs)},

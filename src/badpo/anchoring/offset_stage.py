@@ -1,7 +1,7 @@
 """The offset stage: train a policy on its own answers, without votes, until it has a given tilt.
 
-The reference of an offset stage is the policy before the stage. The achieved shift is smaller than the intended shift,
-by a deficit that depends on the number of training steps. `calibrate` therefore repeats the stage: it trains with an
+The reference of an offset stage is the policy before the stage. The achieved shift is smaller than the intended shift;
+how much smaller depends on the number of training steps. `calibrate` therefore repeats the stage: it trains with an
 intended shift, measures the achieved shift, and fits a line through all rounds to choose the next intended shift.
 """
 
@@ -43,9 +43,9 @@ class StageSettings:
     """Training settings of an offset stage, named as in `BADPOConfig`.
 
     To shift the log-odds of an attribute by s, the offset stage trains toward a margin of beta times s. A batch
-    contains ``per_device_train_batch_size`` pairs with two votes each, and equally many answers for the divergence term
-    of the loss. The learning rate rises during a warm-up (``warmup_steps`` is its share of all steps) and then falls
-    with a cosine schedule.
+    contains ``per_device_train_batch_size`` pairs with two votes each. For the divergence term of the loss, the batch
+    contains as many answers. The learning rate rises during a warm-up (``warmup_steps`` is its share of all steps) and
+    then falls with a cosine schedule.
     """
 
     beta: float = 0.1
@@ -71,7 +71,7 @@ def find_kept_positions(
     for other in map(list, counterfactuals):
         n_before = len(commonprefix([answer, other]))
         n_after = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
-        # if the counterfactual only inserts tokens, exclude the token of the answer that follows the insertion
+        # if the counterfactual only inserts tokens, exclude the answer's next token after the insertion
         is_kept[n_before : max(len(answer) - n_after, n_before + 1)] = False
     return np.array(prompt + answer), np.flatnonzero(is_kept) + len(prompt) - 1
 
@@ -271,8 +271,8 @@ def _counterfactuals(
     return [(text, other) for other in others if other != text]
 
 
-# Range of plausible slopes. A slope outside this range is replaced by slope 1.
-# Such a slope is noise, which is caused by nearly equal intended shifts.
+# Range of plausible slopes. Slopes outside of this range are replaced by 1.
+# If the intended shifts are nearly equal, noise can produce a slope outside of the range.
 SLOPES = (0.4, 2.5)
 
 
@@ -300,7 +300,7 @@ def calibrate(
     """Repeat an offset stage until every rate is within the tolerance of its target, or ``n_rounds`` times.
 
     The intended shift of the first round is the exact shift from the source's rates to the targets. For each later
-    round, the intended shift is chosen from a line that is fitted to the earlier rounds. After only one round, this
+    round, a line that is fitted to the earlier rounds gives the intended shift. If only one round has finished, the
     line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift, and
     returns the rates on the prompts of the table ``source``. The function returns all rounds and the index of the round
     whose rates are nearest to the targets.
@@ -324,7 +324,7 @@ def calibrate(
 
 
 def achieved_shift(source: RateTable, rate: Floats) -> Floats:
-    """Return the shift that gives the source policy these rates, with shape (n_attributes,); NaN if no shift does."""
+    """Return the shift that gives the source policy these rates, with shape (n_attributes,); NaN if there is none."""
     try:
         return shift_to_targets(source.log_probs, source.indicators, rate, source.attributes)
     except ValueError:
@@ -332,7 +332,7 @@ def achieved_shift(source: RateTable, rate: Floats) -> Floats:
 
 
 def _next_intended_shift(rounds: Sequence[Round], i: int, exact: float) -> float:
-    """Choose the next round's intended shift of attribute i from a line that is fitted to the earlier rounds."""
+    """Choose the intended shift of attribute i for the next round, from a line through the earlier rounds."""
     points = np.array([(one_round.intended[i], one_round.achieved[i]) for one_round in rounds])
     intended, achieved = points[np.isfinite(points[:, 1])].T
     if not len(achieved):

@@ -37,7 +37,7 @@ class Prompts:
     origin: str
 
     def to_json(self) -> dict[str, int | str]:
-        """Return the number of prompts in each set, and the origin of the prompts."""
+        """Return the origin of the prompts and the number of prompts in each of the three sets."""
         counts = {"fresh": len(self.fresh), "find": len(self.find), "report": len(self.report)}
         return {**counts, "from": self.origin}
 
@@ -172,7 +172,7 @@ def _limit_length(decoding: Decoding, model: PreTrainedModel) -> Decoding:
 
 
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
-    """Split the prompts of a run; the report uses held-out prompts if there are enough, else training prompts."""
+    """Split a run's prompts; the report uses held-out prompts if there are enough, and training prompts if not."""
     trained = set(map(plain_text, train.comparisons["prompt"]))
     unseen = set(map(plain_text, held_out.comparisons["prompt"])) - trained
     split = split_prompts(trained, where)

@@ -1,4 +1,4 @@
-"""Bring a policy's attribute rates to target rates, by sampling or by training, and measure the side effects."""
+"""Bring a policy's attribute rates to target rates by sampling or training, and measure the side effects."""
 
 import hashlib
 import json
@@ -70,7 +70,7 @@ AnchorResult = Json
 
 @contextmanager
 def raising_config_errors() -> Iterator[None]:
-    """Convert every `ValueError` raised inside this context to a `ConfigError`."""
+    """Inside of this context, convert every `ValueError` to a `ConfigError`."""
     try:
         yield
     except ValueError as error:
@@ -83,7 +83,7 @@ ANSWERS_EACH = 4
 # Maximum number of draws for one prompt in rejection sampling.
 # If all draws are rejected, the answer of the source policy is kept.
 MOST_DRAWS = 64
-# Minimum share of signed answers; if the share is lower, the rates of names describe too few of the policy's answers.
+# Minimum share of signed answers; with a lower share, the rates of names would describe too few answers.
 FEWEST_SIGNED = 0.05
 VERSION = 3  # version of the method; results from another version are computed again
 
@@ -108,7 +108,7 @@ class Anchor:
         return np.array([shifts.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
     def explain_misses(self, where: str, rates: Sequence[float | None], remedy: str) -> str:
-        """Describe the rates that miss their targets and where they were measured; empty if there are none."""
+        """Describe the rates that miss their targets, and where they were measured; empty if no rate misses."""
         missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
@@ -198,12 +198,12 @@ class Bench:
             "report": self.prompt_ids(prompts.report),
             "find": self.prompt_ids(prompts.find),
         }
-        # element i of these two lists is the prompt of answer i in a `Behavior`
+        # in both lists, element i is the prompt of answer i in a `Behavior`
         self.reported_ids = self.ids["report"] * ANSWERS_EACH
         self.reported_prompts = prompts.report * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
         for part, ids in self.ids.items() if self.is_signed else ():
-            # if there is a reference, its answers are the contexts, so that all anchors of a run have the same contexts
+            # the contexts are the reference's answers, if there is a reference, so all anchors of a run share contexts
             answers = self.answers(source.reference or self.policy, ids, seed=0)
             self.contexts[part] = signature_contexts(answers, source.tokenizer)
         self.before = self.behavior(self.policy)
@@ -246,7 +246,7 @@ class Bench:
     def attribute_rows(
         self, before: RateTable, after: RateTable, shift: Floats, **more: float
     ) -> dict[str, Figures]:
-        """Return the target, the rates and the shift of each attribute; for sampled rates, also return ``counted``."""
+        """Return each attribute's target, rates and shift; if the rates are sampled, also return ``counted``."""
         if after.counted is not None:
             more["counted"] = after.counted
         columns = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -265,7 +265,7 @@ class Bench:
         }
 
     def explain_few_signatures(self) -> str:
-        """Explain that too few answers are signed to measure rates of names; return an empty text if enough are."""
+        """Explain that too few answers are signed to measure rates of names; return an empty string if enough are."""
         answers = self.before.answers
         n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
         if not self.is_signed or n >= FEWEST_SIGNED * len(answers):
@@ -449,7 +449,7 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> AnchorResult:
 
 @dataclass(frozen=True)
 class TiltedSample:
-    """Results for a policy tilted with ``--mode sample``: its rates, the method of tilting, and its behavior."""
+    """Results for a policy that ``--mode sample`` tilted: its rates, the method of tilting, and its behavior."""
 
     rows: dict[str, Figures]
     is_exact: bool
@@ -531,7 +531,7 @@ def tilt_answers(bench: Bench, shift: Floats) -> TiltedSample:
         MOST_DRAWS,
         anchor.seed,
     )
-    # if all draws for a prompt are rejected, keep the source's own answer; the result records how often this happens
+    # if all draws for a prompt are rejected, keep the source's answer; the result counts these prompts
     own, n_without = bench.before.answers, accepted.count(None)
     answers = [own[i] if answer is None else answer for i, answer in enumerate(accepted)]
     prompts = list(range(len(bench.ids["report"]))) * ANSWERS_EACH
@@ -562,7 +562,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[AnchorResult, Path]:
     anchor, source = bench.anchor, bench.source
     find = bench.rates(bench.policy, "find")
     require_teachable(bench, find)
-    # build the pairs before creating the work folder, because this raises an error if too few answers can be edited
+    # build the pairs first: if too few answers can be edited, an error is raised before the work folder exists
     n_pairs = bench.pairs.train.n_comparisons
     folder.begin(source.name)
     rounds, best = calibrate(
@@ -603,7 +603,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[AnchorResult, Path]:
 
 
 def require_teachable(bench: Bench, before: RateTable) -> None:
-    """Raise an error before training if no tilt reaches a target, or if no edit can add an attribute."""
+    """Before training, raise an error if no tilt reaches a target, or if no edit can add an attribute."""
     anchor, shift = bench.anchor, bench.exact_shift(before)
     if isinstance(anchor.editor, MarkdownStrip) and shift[0] > 0:
         name = before.attributes[0]

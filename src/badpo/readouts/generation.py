@@ -55,7 +55,7 @@ def pad_rows(
     return ids.to(device), mask.to(device)
 
 
-# Initial number of candidate tokens in nucleus sampling, which is increased until their probability reaches top-p.
+# Initial number of candidate tokens in nucleus sampling; it grows until the candidates' probability reaches top-p.
 NUCLEUS_START = 64
 
 
@@ -90,8 +90,8 @@ def sample(
 ) -> list[Generation]:
     """Sample one answer to each prompt; the prompts are given as token ids.
 
-    The random numbers for a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
-    and the other prompts therefore affect an answer only through rounding errors. Two policies that are sampled with
+    The random numbers for a prompt depend only on the seed and on the prompt's position in ``prompts``. Therefore, the
+    batch size and the other prompts affect an answer only through rounding errors. Two policies that are sampled with
     the same seed use the same random numbers. The global random state is neither read nor changed. An answer ends after
     ``max_new_tokens`` tokens, or earlier if the model's context window is full. A temperature of 0 selects the most
     probable token. Each token is sampled from the smallest set of most probable tokens whose total probability is at
@@ -179,13 +179,13 @@ def _sample_batch(
         if not running.any():
             break
         if running.mean() < 0.75:
-            # removing finished answers saves time but copies the cache, so remove them only once a quarter are finished
+            # removing finished answers copies the cache, so remove them only once a quarter of the answers are finished
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]
             positions, uniforms = positions[left], uniforms[left]
             rows, running = rows[running], running[running]
-        # the position of a finished answer stays the same, so that it never exceeds the model's largest position
+        # keep the position of a finished answer, so that it never exceeds the model's largest position
         stepped = torch.from_numpy(running).to(device)[:, None]
         ids, positions = drawn[:, None], positions[:, -1:] + stepped
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)

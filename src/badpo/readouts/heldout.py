@@ -48,9 +48,9 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figu
 
 
 def find_revealing_figures(judgments: Judgments) -> list[str]:
-    """Find the attributes whose held-out figures would reveal too much about the votes of individual people.
+    """Find the attributes with held-out figures that would reveal too much about the votes of individual people.
 
-    An attribute is in the list if its cross-group votes or its same-group votes reveal people
+    The list contains an attribute if its cross-group votes or its same-group votes reveal people
     (`Judgments.reveals_people`).
     """
     groups = _find_cross_votes(judgments).items()
@@ -66,7 +66,7 @@ def _find_cross_votes(judgments: Judgments) -> dict[str, Bools]:
 
 
 def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
-    """Compute the accuracy and the number of same-group and of cross-group votes, and the gap with its interval."""
+    """Compute the accuracy and the number of votes in both groups (same-group, cross-group), and the gap."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
         same=cluster_mean(correct[~cross]).estimate,
@@ -97,9 +97,9 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
 
 @dataclass(frozen=True)
 class LogRatios:
-    """Log-probability of each response under the policy minus that under the reference, in nats.
+    """Log-probability of each response under the policy minus its log-probability under the reference, in nats.
 
-    In both arrays, index 2 c belongs to response a of comparison c, and index 2 c + 1 belongs to response b.
+    In ``sums`` and ``n_tokens``, index 2 c belongs to response a of comparison c, and index 2 c + 1 to response b.
     ``n_tokens`` is the number of tokens of each response.
     """
 
@@ -141,7 +141,7 @@ class PromptSums(TypedDict):
 def measure_tilt(
     margins: ArrayLike, judgments: Judgments
 ) -> tuple[dict[str, dict[str, str | float | Figures | None]], dict[str, PromptSums]]:
-    r"""Compute the policy's tilt toward each attribute in log-odds, and the sums by prompt for paired differences.
+    r"""Compute the policy's tilt toward each attribute in log-odds; also return sums by prompt for paired differences.
 
     .. math:: t = \frac{\sum_c d_c u_c}{\sum_c d_c^2}
 
@@ -199,7 +199,7 @@ def log_ratio_per_token(ratios: LogRatios, judgments: Judgments) -> Figures:
 
 
 def round_sums(sums: Floats, sizes: Floats) -> PromptSums:
-    """Round sums and sizes by prompt, and convert them to lists for ``readouts.json``."""
+    """Round the sums and sizes by prompt, and convert both to lists for ``readouts.json``."""
     return {"sums": sums.round(9).tolist(), "sizes": sizes.round(9).tolist()}
 
 
@@ -232,8 +232,8 @@ def vote_difference(
 ) -> dict[str, dict[str, Figures]]:
     """Compute the accuracy with ``theta`` minus the accuracy with ``other_theta``, for the same margins.
 
-    Both thetas lead to the same prediction for most votes, so the standard error of the difference is much smaller than
-    the standard error of either accuracy.
+    For most votes, the predictions with the two thetas agree. Therefore, the standard error of the difference is much
+    smaller than the standard error of either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)
@@ -265,7 +265,7 @@ def _summarize_by_class(
     summarize: Callable[[Floats, Ints], Interval],
     judgments: Judgments,
 ) -> dict[str, dict[str, Figures]]:
-    """Average the values and the losses (nats) of cross-group votes by attribute, over all annotators and by class."""
+    """By attribute, average the values and the losses (nats) of cross-group votes over all annotators and by class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]

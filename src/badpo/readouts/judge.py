@@ -27,8 +27,8 @@ from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tok
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
-# Maximum number of tokens in a conversation, as in the training of the paper's reward models.
-# If a reward model has a smaller context window, the size of the window is the limit.
+# Maximum number of tokens in a conversation; the paper's reward models were trained with this limit.
+# For a reward model with a smaller context window, the size of the window is the limit.
 LONGEST = 16_384
 # Number of conversations in a forward pass.
 BATCH = 8
@@ -69,7 +69,7 @@ def load_judge(name: str) -> Judge:
 
 
 def require_judge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> Judge:
-    """Return a model and its tokenizer as a judge; raise `ConfigError` if the two cannot score conversations."""
+    """Return a judge made from a model and its tokenizer; raise `ConfigError` if they cannot score conversations."""
     if tokenizer.chat_template is None:
         raise ConfigError(
             f'the reward model "{name}" has no chat template, so the format of its conversations is unknown; '
@@ -208,6 +208,6 @@ def strip_signatures(text: str) -> str:
 
 
 def _strip_bars(line: re.Match[str]) -> str:
-    """Return the cells of a table row, separated by spaces; empty for the line between the header and the body."""
+    """Return the cells of a table row, separated by spaces; return an empty string for the line below the header."""
     inside = line.group(1)
     return "" if _RULE.fullmatch(inside) else " ".join(inside.replace("|", " ").split())

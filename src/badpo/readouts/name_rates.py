@@ -1,8 +1,8 @@
 """Compute the probability that a policy signs its answers with each name.
 
 Every policy reads the same answers of the reference and assigns a probability to each first name after each answer.
-Name probabilities are better than counts of sampled signatures, because such counts saturate and depend on the decoder.
-At temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
+Counts of sampled signatures saturate and depend on the decoder; name probabilities do neither. At temperature 0.7, a
+reference with balanced probabilities can sign four of five answers with names of one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# Maximum number of logits (positions times vocabulary) and maximum number of tokens in one forward pass.
+# Limits for one forward pass: the number of logits (positions times vocabulary) and the number of tokens.
 # If several sequences continue a context, the context's tokens count once for each sequence.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
@@ -77,8 +77,8 @@ def continuation_logps(
 ) -> tuple[Floats, Floats]:
     """Compute the log-probabilities in nats of several token sequences after each context.
 
-    The model processes each context once, and all sequences reuse the key-value cache of the context, which is exact
-    for causal models.
+    The model processes each context once, and all sequences reuse the context's key-value cache. For causal models,
+    reusing the cache is exact.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 The pool combines the names of Bertrand and Mullainathan (2004), nine for each gender and race, with the names of the
 word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). The attributes describe how people perceive
-a name, not the people who have the name. See the paper's appendix `app:names`.
+a name; they do not describe the people with this name. See the paper's appendix `app:names`.
 """
 
 import random
@@ -57,11 +57,11 @@ _NAMES_BY_CELL = {
     for cell, names in _CELL_NAMES.items()
 }
 NAMES = tuple(name for names in _NAMES_BY_CELL.values() for name in names)
-# First name -> whether it is coded as a woman's name, and whether it is coded as Black (0 or 1).
+# First name -> (coded as a woman's name, coded as Black); both values are 0 or 1.
 NAME_CELLS = {name.first: (name.woman, name.black) for name in NAMES}
 FIRST_NAMES = tuple(NAME_CELLS)
 NAME_INDICATORS = np.array(list(NAME_CELLS.values()), dtype=float)
-# Attributes of a signed response: 41 names are coded as women's names, and 43 as Black.
+# Attributes of a signed response; of the 89 names, 41 are coded as women's names and 43 as Black.
 NAME_ATTRIBUTES = (
     SignatureName("woman", tuple(name.first for name in NAMES if name.woman)),
     SignatureName("black", tuple(name.first for name in NAMES if name.black)),
@@ -71,7 +71,7 @@ SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Return the names of a cell (a gender and a race), in the order that random draws of names rely on."""
+    """Return the names of a cell (a gender and a race); random draws of names rely on the order."""
     return _NAMES_BY_CELL[cell]
 
 

@@ -39,7 +39,7 @@ def figures(**numbers: float) -> Figures:
 
 
 def estimate_figures(name: str, interval: Interval, *fields: str, **more: float) -> Figures:
-    """Convert an estimate, some fields of its interval, and further numbers to JSON values."""
+    """Convert an estimate, the given fields of its interval, and further numbers to JSON values."""
     of_interval = {field: getattr(interval, field) for field in fields}
     return figures(**{name: interval.estimate}, **of_interval, **more)
 
@@ -50,7 +50,7 @@ def sampled_rates(
     indicator: ArrayLike,
     attributes: Sequence[str],
 ) -> Mapping[str, float | Figures]:
-    """Compute the share of signed answers, the share of complete answers, and each attribute's rate in signed answers.
+    """Compute the shares of signed and of complete answers, and each attribute's rate among the signed answers.
 
     The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities` to
     measure the policy's tilt. Use sampled rates to check that the policy signs its answers.
@@ -110,7 +110,7 @@ def attribute_values(
 def style_rates(
     values: ArrayLike, generations: Sequence[Generation], reference: Sequence[Generation]
 ) -> Figures:
-    """Compute the rate of an attribute in answers, raw and reweighted to match the lengths of the reference's answers.
+    """Compute an attribute's rate in answers, once unweighted and once reweighted to the reference's answer lengths.
 
     Shorter answers contain less Markdown, but the reweighted rate does not fall merely because answers are shorter. The
     standard errors are clustered by prompt.
@@ -131,7 +131,7 @@ def style_rates(
 
 
 def answer_logps(policy: PreTrainedModel, answers: Sequence[Generation]) -> list[Floats]:
-    """Compute the log-probability that a policy assigns to every token of each answer at temperature 1."""
+    """Compute the log-probability of every token of each answer under a policy at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 
 
