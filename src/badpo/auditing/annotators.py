@@ -106,7 +106,7 @@ BY_MODELS = "reliability is estimated from how votes depend on the strengths of 
 LOW_RELIABILITY = 0.5
 # If annotators average fewer votes on equal sides than this, random responders are hard to detect.
 # FEW_EQUAL comes from 25 simulated pools without bias, in which 6 of 30 annotators were random responders.
-# With 10, 20 and 40 votes on equal sides per annotator, audits of these pools raised 25, 11 and 0 false flags.
+# With 10, 20 and 40 votes on equal sides per annotator, audits of the simulated pools raised 25, 11 and 0 false flags.
 FEW_EQUAL = 25
 # The adjustment for reliability is uncertain if the mean standard error exceeds this share of the mean reliability.
 # In pools simulated with tau = 0.5, confidence intervals covered 92 % of the biases, and credible intervals 90 %.
@@ -743,7 +743,7 @@ def without_wide(biases: BiasEstimates) -> BiasEstimates:
 
 
 def _list_refused_figures(fit: BiasFit, j: int) -> dict[str, str]:
-    """Map each figure that the audit does not report for an attribute to the reason."""
+    """Map each figure that the audit omits for an attribute to the reason for the omission."""
     refused = {}
     if not has_known_tau(fit.shrunken_biases[j]):
         refused["tau"] = NO_TAU.format(WIDEST_TAU)

@@ -167,7 +167,7 @@ MOST_SIZE = 3.0
 
 
 def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
-    """Effect of omitting ties, for each attribute of the responses; empty if the table has no rows for ties.
+    """Effect of omitting ties, for each attribute of the responses; empty if the table contains no rows for ties.
 
     A row contains ``n``, the number of ties on comparisons whose sides differ; ``n_annotators``, ``n_people`` and
     ``is_dominated``, which describe who called these ties or the other ties; ``differing_share`` and ``alike_share``,

@@ -150,9 +150,9 @@ def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[boo
     A row contains, for every vote, the side with the row's attribute (`attribute_sides`). The sign of a vote is +1 or
     -1, and a side is +1, -1 or 0. From the published figures of a row, a reader can compute the sum of side times sign
     over all votes. The reader can also add or subtract the sums of up to three other rows, including the same row
-    several times. A row is revealing if, in one of these combinations, the votes cancel for all but one to four people.
-    The page omits revealing rows, so the search does not combine later rows with them. The search covers at most
-    ``MOST_ROWS`` rows; all later rows count as revealing.
+    several times. A row is revealing if a combination of the row with other rows cancels the votes of all but one to
+    four people. The page omits revealing rows, so the search does not combine later rows with them. The search covers
+    at most ``MOST_ROWS`` rows; all later rows count as revealing.
     """
     who = judgments.votes["annotator"].to_numpy()
     if judgments.has_identities:

@@ -161,8 +161,8 @@ class AuditResult:
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
         """Draw the shareable chart of the report: how often the response with each attribute wins.
 
-        Notebooks display the returned picture. If ``path`` is given, the method also writes an SVG file. If the report
-        withholds every attribute because too few people voted, the method raises `ConfigError`.
+        Notebooks display the returned picture. If ``path`` is given, the method also writes an SVG file. If too few
+        people voted for the report to show any attribute, the method raises `ConfigError`.
         """
         from badpo.results.audit_page import draw_bias_figure, shareable
 

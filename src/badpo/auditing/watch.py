@@ -233,7 +233,7 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # Suggest deleting the file only if badpo watch wrote it, because any other file may be the only copy.
+            # A file that badpo watch did not write may be the only copy, so the message does not suggest deleting it.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
                 remedy = f": {error}. Name another file, or delete this file to start again"
             raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error

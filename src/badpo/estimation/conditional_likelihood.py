@@ -84,8 +84,8 @@ class ComparisonBlocks:
     def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
         """Divide the comparisons into runs; the comparisons of a run have the same kind and the same number of votes.
 
-        ``width`` maps the number of votes on a comparison to the number of array entries that the comparison needs. If
-        a run contains several comparisons, these need at most ``AT_ONCE`` entries together.
+        ``width`` maps the number of votes on a comparison to the number of array entries that the comparison needs. The
+        comparisons of a run need at most ``AT_ONCE`` entries together, unless the run contains a single comparison.
         """
         runs, n = [], len(self.starts)
         kind = np.zeros_like(self.starts) if kind is None else kind

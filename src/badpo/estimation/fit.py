@@ -117,8 +117,8 @@ class BiasEstimates:
         Mean bias, or NaN if it is not identified; standard error for other comparisons and the same annotators;
         standard error for other comparisons and a population of annotators, which is NaN for a single annotator.
     absolute : bool array of shape (q,)
-        Whether the shared bias is known, because annotators are anchored or because votes on one comparison differ in
-        the attribute. If this identifies the biases of only some annotators, deviations are measured from means.
+        Whether the shared bias is known. It is known if annotators are anchored, or if votes on one comparison differ
+        in the attribute. If only some annotators' biases are identified, deviations are measured from means.
     covariance : array of shape (m * q, m * q) or None
         Covariance of the deviations, ordered by annotator and then by attribute; NaN without a finite estimate, None if
         the matrix is too large.
@@ -840,7 +840,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """Return a mask of a team that few votes compare with all other annotators; all False without such a team."""
+    """Return a mask of a team that few votes compare with all other annotators, or an all-False mask without a team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:

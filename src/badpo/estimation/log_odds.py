@@ -33,7 +33,7 @@ _NO_INFORMATION = 1e-8
 # The second-order series of (1 - K)^(-1/2) is exact to 1e-9 if the leverage (trace) of a cluster is below this value.
 _SMALL_LEVERAGE = 1e-3
 # If the leverage of a cluster exceeds this value, the cluster alone determines a direction.
-# The variance of such a direction cannot be estimated.
+# The variance of a direction that a single cluster determines cannot be estimated.
 _WHOLE = 1 - 1e-9
 
 

@@ -571,8 +571,8 @@ def shrink_votes(
     Deviations are measured from the mean of the annotators in the same component. ``basis`` is "votes", or "prior" for
     an annotator without an informative vote. With several attributes, the result for each attribute is averaged over
     the tau of this attribute, with the tau of each other attribute at its maximum. Anchors are not supported. If the
-    votes identify the shared bias of an attribute, use `shrink_normal`, because `shrink_votes` shrinks biases toward
-    zero instead of the mean.
+    votes identify the shared bias of an attribute, use `shrink_normal`; `shrink_votes` would shrink biases toward zero
+    instead of toward the mean.
 
     Examples
     --------
@@ -759,8 +759,8 @@ def _approximate_variances(
     """Return the variance of every bias around the mean of its group, and the log-determinant of the precision matrix.
 
     In a large pool, most pairs of annotators share few comparisons. The approximate variance of a bias therefore uses
-    only its neighbors (biases that share comparisons with it). The approximation ignores that these neighbors share
-    comparisons with other biases. In groups of at most ``FEW`` biases, the variances are exact.
+    only its neighbors (biases that share comparisons with it). The approximation ignores comparisons that the neighbors
+    share with other biases. In groups of at most ``FEW`` biases, the variances are exact.
     """
     diagonal = curvature.diagonal()
     neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1

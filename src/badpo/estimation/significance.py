@@ -399,9 +399,9 @@ class PoolAgreement:
 class AnnotatorAgreement(NamedTuple):
     """Mean share of co-voters who chose the same side as each annotator; NaN for an annotator without co-voters.
 
-    ``low`` and ``high`` are the limits of Wilson's 95 % confidence interval, with comparisons as trials. The interval
-    is conservative if comparisons have several co-voters, because a share of co-voters varies less than a single trial
-    with the outcome 0 or 1.
+    ``low`` and ``high`` are the limits of Wilson's 95 % confidence interval, with comparisons as trials. If comparisons
+    have several co-voters, the interval is conservative: a share of co-voters varies less than a single trial with the
+    outcome 0 or 1.
     """
 
     agreement: Floats

@@ -128,7 +128,7 @@ def _varies_within(group: Array, values: Array) -> Bools:
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> Array:
-    """Find annotators whose maximum-likelihood theta is infinite because all their cross-group votes are for one side.
+    """Find annotators whose cross-group votes are all for one side; the maximum-likelihood theta is then infinite.
 
     For a conditional estimate, first multiply ``delta`` by the mask from `informative_judgments`. The informative votes
     of an annotator may all be for one side even if the uninformative votes are not.
@@ -161,9 +161,9 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     r"""For each attribute, find the range of its coefficient in combinations that separate chosen from rejected sides.
 
     A combination v of attributes, with entries between -1 and 1, separates the sides if :math:`s_j\, d_j \cdot v \ge 0`
-    for all votes of an annotator. In the direction of such a v, the likelihood of the annotator's votes never
-    decreases. Either the maximum-likelihood theta diverges in the direction of v, or the votes do not distinguish the
-    attributes in v. The rows of ``toward`` are :math:`s_j\, d_j`.
+    for all votes of an annotator. If v separates the sides, the likelihood of the annotator's votes never decreases in
+    the direction of v. Either the maximum-likelihood theta diverges in the direction of v, or the votes do not
+    distinguish the attributes in v. The rows of ``toward`` are :math:`s_j\, d_j`.
 
     Returns
     -------

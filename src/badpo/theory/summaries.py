@@ -23,7 +23,7 @@ class Interval:
     estimate : float
         NaN if there are no data.
     se : float
-        Standard error; NaN if it cannot be estimated because there is only one run or one cluster.
+        Standard error; NaN if there is only one run or one cluster.
     low, high : float
         Limits of the 95 % confidence interval, in the unit of the estimate; NaN if ``se`` is NaN.
     n : int
