@@ -745,7 +745,7 @@ def _collate_with_inputs(
     column: str,
     examples: Sequence[Mapping[str, object]],
 ) -> Batch:
-    """Collate a micro-batch with the given collator, and add `COLUMN` as integers, so that no library rounds it."""
+    """Collate a micro-batch with the given collator, and add `COLUMN` as integers, which no library rounds."""
     rows = [dict(example) for example in examples]
     inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
     return {**collate([*rows]), COLUMN: inputs.view(torch.int64)}

@@ -362,8 +362,8 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 def Regex(name: str, pattern: str) -> Attribute:
     r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
-    A search for a pattern with nested repetitions can take a very long time. In the main thread of a system with
-    timers, a search that takes more than ten seconds on one text raises a `ConfigError`.
+    A search for a pattern with nested repetitions can take a very long time. On systems with timers, a search in the
+    main thread raises a `ConfigError` if it takes more than ten seconds on one text.
 
     Examples
     --------

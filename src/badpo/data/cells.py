@@ -586,8 +586,8 @@ def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
 def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = NEARLY_ALL) -> bool:
     """Return whether two columns rate the two answers of a row.
 
-    Nearly all cells in the two columns must hold numbers. If the cells hold ticks, nearly all rows must have a tick,
-    and fewer than 10 % of the rows may have a tick for both answers.
+    Nearly all cells in the two columns must hold numbers. If the cells hold ticks, nearly all rows must contain a tick,
+    and fewer than 10 % of the rows may contain ticks for both answers.
     """
     is_of_people = not has_word(pair[0], MACHINES)
     if not is_of_people or any(are_no_votes(name, frame[name]) for name in pair):

@@ -293,7 +293,7 @@ class Rounded(int):
 def rounded_count(n: int) -> Rounded | None:
     """Round a count to the nearest ten for publication; return None for counts below ``FEWEST_ANNOTATORS``.
 
-    Rounded counts from before and after the removal of one person's votes do not reveal this person.
+    Rounded counts from before and after the removal of one person's votes do not reveal the person.
 
     Examples
     --------

@@ -127,8 +127,8 @@ class DataError(ValueError):
     ``fix`` apply if the user chooses the first of the two ``answers``, and the options ``turned`` apply if the user
     chooses the second. ``others`` lists further ways to read the table, each with a condition and the options that
     apply if the condition is true. ``left_out`` describes the rows that the options ``fix`` leave out. ``call`` is a
-    function that formats ``fix`` as a Python call or as a command, and ``preparation`` is a command that must run
-    before this call.
+    function that formats ``fix`` as a Python call or as a command. ``preparation`` is a command that must run before
+    this call.
     """
 
     def __init__(self, problems: Iterable[Problem]):

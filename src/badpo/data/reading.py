@@ -393,7 +393,7 @@ class _Labels(NamedTuple):
         scale = None
         if not _are_names_of_answers(cells, table.frame):
             scale = scale_of(distinct, told, table.kind == "rating")
-        # if the labels are 1 and 2, the label 1 means the first side; if they are 0 and 1, its meaning is unclear
+        # of the labels 1 and 2, 1 means the first side; of the labels 0 and 1, 1 may mean either side
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
         stated_by = "as the column is called" * bool(stated)
@@ -1066,8 +1066,8 @@ def _carried(
 
     A carried column is a column of the table that badpo keeps in the judgments. badpo always keeps a pair of number
     columns for the two sides, such as ``score_a`` and ``score_b``. The cells of a pair of number columns become
-    numbers, unless ``keep`` names one of the two columns. badpo keeps the columns ``model_a`` and ``model_b``, which
-    name the models that wrote the responses, if every row names both models. badpo keeps any other column only if
+    numbers, unless ``keep`` names one of the two columns. If every row names both models, badpo keeps the columns
+    ``model_a`` and ``model_b``, which name the models that wrote the responses. badpo keeps any other column only if
     ``keep`` names the column, because the column may identify annotators.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]

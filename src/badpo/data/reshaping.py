@@ -180,8 +180,8 @@ def melt_groups(table: Table, groups: Groups, key: str, what: str) -> Table:
     """Turn each group of columns in a row of ``table`` into a row of its own.
 
     If all cells of a group are empty, the group gets no row. The column ``key`` holds the name of the group, unless a
-    column of the group has the name ``key``. If only a few votes lack an annotator, they count as the votes of one
-    annotator with the name "no id".
+    column of the group is already named ``key``. If only a few votes lack an annotator, they count as the votes of one
+    annotator named "no id".
     """
     old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
     new = [*dict.fromkeys([key, *itertools.chain(*groups.values())])]
@@ -387,8 +387,8 @@ def _blocks(names: Sequence[str], place: int, has_stem: bool) -> Groups:
 def _answers_to_questions(table: Table) -> Table:
     """Convert a survey with a row per person and a column per comparison to a table with a row per vote.
 
-    The name of a comparison's column either quotes the prompt and both responses, or it is the prompt alone and each
-    cell holds the chosen response. If no column names the annotators, each row counts as one annotator.
+    The name of a comparison's column may quote the prompt and both responses. If the name is the prompt alone, each
+    cell must hold the chosen response. If no column names the annotators, each row counts as one annotator.
     """
     frame = table.frame
     names = [str(name) for name in frame]
@@ -644,7 +644,7 @@ def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | 
     text = re.sub(r"\s*\n\s*", "\n", text.strip())
     question, _, option = text.rpartition("\n")
     if len(option) <= _LONGEST_OPTION and side_of_label(option):
-        # a survey may add an option below the question, which is not part of the second answer
+        # a survey may add an option below the question; the option is not part of the second answer
         is_answer = any(second.match(option) for _, second in _MARKS)
         text = text if is_answer else question
     # prefer markers that leave neither answer empty; if there are none, accept one empty answer

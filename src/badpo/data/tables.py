@@ -1109,7 +1109,7 @@ def _fill_merged_cells(rows: list[list[str]], ranges: Iterable[tuple[int, int, i
     """Fill the first column of each merged range with the range's value, and empty its other columns.
 
     The value is not copied to the right, because a title may be as wide as the table. Parts of a range outside the rows
-    are ignored. If ranges overlap so much that they have more cells than the rows, raise a `ValueError`.
+    are ignored. If ranges overlap so much that they contain more cells than the rows, raise a `ValueError`.
     """
     width = len(rows[0]) if rows else 0
     n_cells = len(rows) * width
