@@ -252,7 +252,7 @@ class Design:
 
     @property
     def first_votes(self) -> tuple[Ints, Ints, Ints]:
-        """Comparisons, signs and annotators of the votes, limited to an annotator's first vote on each comparison."""
+        """Comparisons, signs and annotators of the votes, limited to each annotator's first vote on each comparison."""
         first = self.is_first
         return self.comparison[first], self.sign[first], self.annotator[first]
 
@@ -408,10 +408,10 @@ def shrink_deviations(
     """Compute the posterior of the deviations for each attribute; ``lines`` contains the adjustments for reliability.
 
     With the conditional likelihood, the function integrates the likelihood of the votes over the biases, so the result
-    is accurate even with few votes per annotator. With other estimators, the function treats the estimates as normally
-    distributed. If almost no annotator has more than one or two votes on contested comparisons, the votes put no upper
-    limit on tau; tau is then NaN, and no estimate is shrunk. ``shared`` is the variance of an error that all estimates
-    of an attribute have in common, which is not part of tau.
+    is accurate even with few votes per annotator. With an estimator other than the conditional likelihood, the function
+    treats the estimates as normally distributed. If almost no annotator has more than one or two votes on contested
+    comparisons, the votes put no upper limit on tau; tau is then NaN, and no estimate is shrunk. ``shared`` is the
+    variance of an error that all estimates of an attribute have in common, which is not part of tau.
     """
     is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
     is_normal |= biases.quality != "conditional"

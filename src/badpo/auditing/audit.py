@@ -55,7 +55,7 @@ from badpo.theory import Floats
 Progress = Callable[[str, float], None]
 # The audit reports the number of votes needed for confidence intervals of these half-widths, in log-odds.
 HALF_WIDTHS = (0.5, 0.25)
-# Before each stage, this share of the running time has passed; the running time includes reading the data.
+# When a stage begins, this share of the audit's running time has passed; reading the data counts as running time.
 # The shares of the running time are medians over four tables (1,000 to 20,000 comparisons, 30 to 200 annotators).
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 

@@ -20,7 +20,7 @@ from badpo.theory import Bools, Floats, Ints
 # The usual number of votes is the smallest number (2 or more) that occurs on at least this share of comparisons.
 USUAL_SHARE = 0.05
 # Evidence of adjudication requires at least FEWEST_EXTENDED comparisons with extra votes.
-# The shares of disagreeing pairs must differ from one half by more than SURE standard errors.
+# The shares of vote pairs that disagree must differ from one half by more than SURE standard errors.
 FEWEST_EXTENDED, SURE = 20, 3.0
 # An adjudicator has at least FEWEST_DECIDED votes.
 # An adjudicator casts at least the share NEARLY_ALL of their votes on comparisons with extra votes.
@@ -221,7 +221,7 @@ def estimate_tie_effects(judgments: Judgments) -> dict[str, TieRow]:
 def _describe_callers(groups: Sequence[pd.Series], models: Collection[str]) -> Voters:
     """Count the annotators and people who called each group of ties; return the smallest counts over all groups.
 
-    The result also says whether few people dominate a group.
+    The result also says whether few people dominate a group of ties.
     """
     counts = [group.value_counts() for group in groups if group.notna().any()]
     people = [each[~each.index.isin(models)] for each in counts]

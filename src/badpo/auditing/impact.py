@@ -26,7 +26,7 @@ TEXTS = ("prompt", "response_a", "response_b")
 # A quoted excerpt contains at most this many first words, last words and characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
 # A pair of responses with fewer than SHORTEST_PAIR characters counts as too short.
-# A pair counts as long above the first LONG_PAIRS limit, and as very long above the second limit.
+# A pair of responses counts as long above the first limit in LONG_PAIRS, and as very long above the second.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 

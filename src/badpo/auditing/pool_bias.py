@@ -327,7 +327,7 @@ FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
 # The audit recommends declaring a feature only if the bias toward the feature is at least LARGE_LOG_ODDS.
 # Log-odds of 0.3 correspond to 57 wins in 100 judgments.
-# In at least COMMON_SHARE of the judgments, the responses must also differ in the feature.
+# The audit also requires that the responses differ in the feature in at least COMMON_SHARE of the judgments.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 # Largest q-value of a significant feature.

@@ -45,8 +45,8 @@ class AuditMonitor:
     """Sequential test (e-process) for each annotator and attribute, updated with each closed comparison.
 
     The false discovery rate is at most alpha for all flags, for the flags with the reading "bias", and for the
-    unreliable annotators, no matter how often the flags are inspected. The rate is not controlled if the decision to
-    close a comparison depends on its votes.
+    unreliable annotators, no matter how often the flags are inspected. The false discovery rate is not controlled if
+    the decision to close a comparison depends on its votes.
 
     Parameters
     ----------

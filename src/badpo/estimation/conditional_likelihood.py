@@ -29,7 +29,7 @@ from badpo.theory import Array, Floats, Ints
 # If a comparison has more than LARGEST_LISTED votes, a generating polynomial gives the sum over all sets of winners.
 LARGEST_LISTED = 10
 # The sum uses at most MOST_ROOTS roots of unity.
-# A root is omitted if its contribution is below the share NO_SHARE of the sum.
+# A root of unity is omitted if it contributes less than the share NO_SHARE of the sum.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
 # Bisection takes at most MOST_HALVINGS steps.
 # The expected number of wins may differ from the actual number by at most NEAR_ENOUGH.

@@ -840,7 +840,7 @@ def find_weakly_joined_teams(votes: Votes) -> Ints:
 
 
 def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
-    """Return a mask of a team that few votes compare with all other annotators, or an all-False mask without a team."""
+    """Return a mask of a team that few votes compare with all other annotators, or all False if there is none."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:

@@ -24,7 +24,7 @@ from badpo.theory.summaries import Interval
 
 # Averaging the logistic function over a normal logit of variance v divides its slope by about sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# At least this share of an error's variance is specific to the annotator; the rest is shared by all annotators.
+# At least this share of an error's variance counts as specific to the annotator, the rest as shared by all annotators.
 LEAST_OWN = 0.1
 # Grid for the reliability of gold annotators, in standard errors from the estimate.
 NODES = np.linspace(-4.0, 4.0, 41)

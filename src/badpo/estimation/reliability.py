@@ -35,7 +35,7 @@ SAME = 0.25
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
 # RELIABILITY_SDS is the grid for the sd of reliability between annotators; the mean reliability is 1.
-# The prior of this sd is half-normal with the scale USUAL.
+# The sd of reliability has a half-normal prior with the scale USUAL.
 RELIABILITY_SDS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(RELIABILITY_SDS)) - (RELIABILITY_SDS / USUAL) ** 2 / 2
 # Grid for the share of random responders.
@@ -47,7 +47,7 @@ LARGEST_SLOPE = 6.0
 # Reliability is estimated only if the mean number of votes per annotator is at least this value.
 FEWEST = 5
 # `LINE_PROBABILITY` is the prior probability that biases depend linearly on reliability.
-# The prior probability is low, because a linear dependence could hide biases.
+# `LINE_PROBABILITY` is low, because a linear dependence could hide biases.
 # `STEEPEST` is the prior standard deviation of the slope; the slope is fitted in `LINE_ROUNDS` iterations.
 LINE_PROBABILITY, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 # Low reliability does not explain an annotator's choices beyond this number of standard errors.

@@ -842,8 +842,8 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     r"""Return a mask of the longest list of annotators with an expected share of false flags of at most ``fdr``.
 
     Annotators are added to the list in order of decreasing probability :math:`p_k` of a large deviation, while the mean
-    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added. Without this
-    limit, a list with many certain flags could include annotators whose deviation is probably small. If several
+    of :math:`1 - p_k` over the list is at most ``fdr``. Annotators with :math:`p_k < 1/2` are never added. Without the
+    limit of 1/2, a list with many certain flags could include annotators whose deviation is probably small. If several
     annotators have the same probability, the list contains all of them or none.
 
     Examples

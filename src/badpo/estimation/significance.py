@@ -698,7 +698,8 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
 
     Of m e-values, the procedure flags the i largest, where i is the largest number for which the i-th largest e-value
     is at least :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence
-    between the e-values and any stopping time. This holds because every e-process is valid for the stream of all votes.
+    between the e-values and any stopping time. The bound on false flags holds because every e-process is valid for the
+    stream of all votes.
 
     References
     ----------

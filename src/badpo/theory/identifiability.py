@@ -32,7 +32,7 @@ from badpo.theory import Array, Bools, Floats, Ints
 # Coefficients with a relative size below this value count as rounding errors.
 NEGLIGIBLE = 1e-10
 # For most annotators with a finite theta, this many Newton steps show that theta is finite.
-# For all other annotators, a linear program decides whether theta is finite.
+# If the Newton steps do not show this for an annotator, a linear program decides whether theta is finite.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
