@@ -518,7 +518,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(debug: bool = False, **arguments: Any) -> None:
         if _is_one_of_several():
-            # if one process ends, the launcher may end the other processes before they notice this themselves
+            # if one process ends, the launcher may end the other processes before they notice the failure
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             if takes_reading:

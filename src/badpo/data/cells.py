@@ -281,7 +281,7 @@ def _message(message: object) -> Json:
 
 
 MOST_LABELS = 12  # largest number of distinct labels in a column of votes
-FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # as shares of all rows
+FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # few rows and nearly all rows, as shares of all rows
 MANY_ROWS = 1000  # most checks read only this many rows at the beginning of a table
 
 
@@ -615,7 +615,7 @@ def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
     used: set[str] = set()
-    # any word in a column name may name the side of a rating
+    # the side of a rating may be any word in the column name
     # column names longer than LONGEST_LEGEND are skipped to save time
     words = {form: form.split("_") for form in forms if len(form) <= LONGEST_LEGEND}
     sides = [(form, i) for form in words for i, word in enumerate(words[form]) if word in SIDES]

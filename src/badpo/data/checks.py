@@ -13,9 +13,9 @@ from badpo.data.vocabulary import side_pairs
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 
-FEW_CROSS = 200  # badpo warns (W121) if the sides differ in fewer judgments
-SMALL_CROSS_SHARE = 0.05  # badpo warns (W121) if the sides differ in a smaller share of the judgments
-LARGE_CROSS_SHARE = 0.95  # badpo warns (W122) if the sides differ in a larger share of the judgments
+FEW_CROSS = 200  # badpo warns (W121) if the sides differ in fewer than FEW_CROSS judgments
+SMALL_CROSS_SHARE = 0.05  # badpo warns (W121) if the sides differ in a share of judgments below this limit
+LARGE_CROSS_SHARE = 0.95  # badpo warns (W122) if the sides differ in a share of judgments above this limit
 # W114 reports an annotator with unusually many votes, who may be a model or several people.
 # For W114, the annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
 # For W114, the annotator must also have cast more than MANY_MEDIANS times the median number of votes.
@@ -23,8 +23,8 @@ LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 # An annotator who chose the same side in at least 95 % of 20 or more votes probably did not read the responses.
 MANY_VOTES, NEARLY_ALL = 20, 0.95
-LARGE_INFLATION = 10.0  # badpo warns (W126) if a variance inflation factor is larger
-FEW_SCORED = 30  # the scores are checked (W135) only if they differ in at least this many judgments
+LARGE_INFLATION = 10.0  # badpo warns (W126) if a variance inflation factor exceeds this limit
+FEW_SCORED = 30  # badpo checks the scores (W135) only if they differ in at least FEW_SCORED judgments
 _SHOWN = 100  # largest number of characters in an example
 _SCORES = ("score", "quality", "rating", "reward")
 

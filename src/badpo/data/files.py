@@ -50,7 +50,7 @@ RUN_MARKS = (
     "anchor.json",
     f"checkpoints/*/{DESCRIPTION_FILE}",
 )
-# Run files are personal data if they hold theta, the state of theta's optimizer, or annotators' weights or types.
+# Run files are personal data if they contain theta, the state of theta's optimizer, or annotators' weights or types.
 # Manifests count as personal data too, because they contain checksums of files about individual annotators.
 # Logs count as personal data, because anyone could guess the votes, train on the guess, and compare the new log.
 PERSONAL_RUN_FILES = (

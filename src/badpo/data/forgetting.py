@@ -64,7 +64,7 @@ from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _LEARNED = "figures about individual annotators in a run that learned from their votes"
-_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # badpo does not search texts for shorter ids
+_FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # badpo searches texts only for ids of at least this length
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
 _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,

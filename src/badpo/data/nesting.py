@@ -45,7 +45,7 @@ _NUMBERS = "rank|rating|score"  # names of columns whose cells may be lists of n
 _LISTED = f"{ANSWER}|{_NUMBERS}"  # names of columns whose cells may be lists
 _NAMING_KEYS = ("from_name", "forced_label", "question", "name", "title", "field", "key")
 _MOST_NAMES = 12  # values in lists may have at most this many distinct names
-_FEW_CELLS = 0.02  # keys of objects become columns only if a larger share of their cells is filled
+_FEW_CELLS = 0.02  # keys of objects become columns only if at least this share of their cells is filled
 _LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
 _LONGEST_LIST = 10_000  # largest number of characters in a list that is stored as a string
 _SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
@@ -475,7 +475,7 @@ def _are_labels(column: pd.Series) -> bool:
 
 
 _TEXT_KEYS = ("text", "content", "body")  # keys that do not say what their text is about
-_MOST_LISTS = 10  # if a file contains more lists, no lists are joined
+_MOST_LISTS = 10  # lists are joined only if a file contains at most _MOST_LISTS lists
 
 
 def records_in(value: Cell) -> list[Record] | None:

@@ -32,8 +32,8 @@ class Correction(TypedDict, total=False):
 
 
 LISTED = 5  # a message lists this many values before "and N more"
-_LONGEST_SENTENCE = 2_000  # longer fields of a problem are cut off after this many characters
-_LONGEST_NAME = 200  # computing the similarity of longer words takes seconds
+_LONGEST_SENTENCE = 2_000  # a field of a problem is cut off after this many characters
+_LONGEST_NAME = 200  # comparing words of more than _LONGEST_NAME characters takes seconds
 # control characters that change what a terminal shows, except tabs and line feeds
 # carriage returns are included, because a terminal overwrites the text before a carriage return
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")

@@ -112,7 +112,7 @@ _EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60  # limits for the example rows and for each of their texts
 _MOST_FIXES = 5  # badpo tries proposed options at most this many times
-_LARGEST_RATING = 10  # larger numbers in a winner column may be ids of people
+_LARGEST_RATING = 10  # numbers above this limit in a winner column may be ids of people
 _NOT_READ = (
     (
         "W107",

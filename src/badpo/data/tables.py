@@ -88,7 +88,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 # encodings that are older than UTF-8; each pattern matches the bytes of the encoding's most common letters
-# if two of the encodings fit a file equally well, badpo uses the one that is listed first
+# if two encodings fit a file equally well, badpo uses the encoding that is listed first
 OLDER_ENCODINGS = {
     "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
     "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
@@ -99,7 +99,7 @@ OLDER_ENCODINGS = {
     "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
 }
 _FIRST_ROWS = 20  # the header is one of the first 20 rows
-_LONGEST_NAME = 80  # longer cells are not column names
+_LONGEST_NAME = 80  # cells of more than _LONGEST_NAME characters are not column names
 _MOST_FILES = 10  # badpo joins at most this many files or tables
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
@@ -718,7 +718,7 @@ def _separator(text: str) -> str:
             return 0, 0.0, 0
         width, n = Counter(map(len, rows)).most_common(1)[0]
         if separator == " " and n < len(rows) - 1:
-            return 0, 0.0, 0  # the spaces are part of the texts and no separators
+            return 0, 0.0, 0  # the spaces belong to the texts and do not separate cells
         # a line without the separator may be part of a longer cell, for example "Response A:"
         known = max((_n_known(row) for row in rows if len(row) > 1), default=0)
         return known, (width > 1) * n / len(rows), width
@@ -1231,7 +1231,7 @@ def _read_json(path: Path) -> Table:
         "write a JSON list with one object for each judgment, or rename a file of JSON lines to .jsonl"
     )
     text = _json_text(path)
-    # count empty JSON objects too, because even a row without cells takes memory
+    # count empty JSON objects too: even a row without cells takes memory
     require_size(str(path), sum(1 for _ in re.finditer(r"\{\s*\}", text)), 1)
     try:
         content = json.loads(text)

@@ -805,7 +805,7 @@ _PATH = re.compile(r"^[^./]*\w[./](?=\w)")
 _CLOSE = 0.75
 
 
-_LONGEST_NAME = 200  # comparing two words takes seconds if they are longer
+_LONGEST_NAME = 200  # comparing words of more than _LONGEST_NAME characters takes seconds
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
