@@ -14,8 +14,10 @@ from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 
 FEW_CROSS = 200  # badpo warns (W121) if the sides differ in fewer than FEW_CROSS judgments
-SMALL_CROSS_SHARE = 0.05  # badpo warns (W121) if the sides differ in a smaller share of judgments than this
-LARGE_CROSS_SHARE = 0.95  # badpo warns (W122) if the sides differ in a larger share of judgments than this
+# badpo warns (W121) if the share of judgments whose sides differ is below SMALL_CROSS_SHARE
+# badpo warns (W122) if the share of judgments whose sides differ is above LARGE_CROSS_SHARE
+SMALL_CROSS_SHARE = 0.05
+LARGE_CROSS_SHARE = 0.95
 # W114 reports an annotator with unusually many votes, who may be a model or several people.
 # For W114, the annotator's share of all votes must be larger than LARGE_VOTE_SHARE.
 # For W114, the annotator must also have cast more than MANY_MEDIANS times the median number of votes.
