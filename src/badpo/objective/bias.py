@@ -199,8 +199,8 @@ class BiasTerm(torch.nn.Module):
 
         The method first sets the pool mean, then the class offsets, and then the annotators' deviations. Each parameter
         is the average, over the annotators whose theta is learned, of ``theta`` minus the parameters that are already
-        set. A bias term without deviations may only approximate ``theta``. The method ignores the rows of annotators
-        whose mask is 0.
+        set. Without deviations, the bias term may match ``theta`` only approximately. The method ignores the rows of
+        annotators whose mask is 0.
 
         Examples
         --------

@@ -122,7 +122,7 @@ class AdamSteps:
 
 
 class AnchoredFit:
-    r"""The default rule: theta is the bias of the votes, given the quality that the policy has learned.
+    r"""The default rule: theta is the bias in the votes, given the quality that the policy has learned.
 
     .. math:: \theta_k(t) = \hat\theta_k + \hat\theta_W(u - D a) - \hat\theta_W(0)
 

@@ -1,9 +1,9 @@
 """Write the two pages of an audit: one that may be shared, and one about individual annotators that must stay private.
 
-`shareable` prepares all content of the page that may be shared. This function omits figures about fewer than five
-people, and figures whose sums and differences (of up to four figures) reveal the votes of fewer than five people. It
-rounds all other figures. If the tables of two pages differ by one person, the two pages together reveal how this person
-voted, almost exactly in a small pool. A notice on the page says so.
+`shareable` prepares all content of the page that may be shared. The function omits figures about fewer than five
+people. It also omits figures if sums or differences of up to four figures reveal the votes of fewer than five people.
+All other figures are rounded. If the tables of two pages differ by one person, the two pages together reveal how this
+person voted. In a small pool, two such pages reveal the votes almost exactly. A notice on the page warns the reader.
 """
 
 import re
@@ -128,9 +128,9 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
 
     Counts are rounded to the nearest ten and are None below five. Estimates are rounded to steps of 0.01. The rounding
     step is 0.05 if one person cast more than 0.5 % of the votes, and 0.25 if one person cast more than 20 % of the
-    votes. Figures about one to four people are None or omitted. The same applies to a figure from which an omitted
-    figure could be computed. The summary names models but no people. ``step`` is the rounding step of the estimates,
-    and ``withheld`` lists the omitted attributes.
+    votes. Figures about one to four people are None or omitted. If an omitted figure could be computed from another
+    figure, this other figure is also None or omitted. The summary names models but no people. ``step`` is the rounding
+    step of the estimates, and ``withheld`` lists the omitted attributes.
     """
     data, pools, few = summary["data"], summary["pool"], _find_few(summary)
     withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
@@ -161,7 +161,7 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
         "step": step,
     }
     rounded: audit_json.AuditPage = _round_content(content, "", step)
-    # near a win rate of one half, a change of one in the log-odds changes the win rate by a quarter
+    # near a win rate of 0.5, a change of 1 in the log-odds changes the win rate by 0.25
     rounded["data"] = _round_content(content["data"], "", max(0.01, step / 5))
     for row in (*rounded["attributes"], *rounded["scan"]):
         # compute the win rate from the rounded log-odds, so that it reveals no further digits
@@ -512,7 +512,7 @@ def draw_model_figure(summary: audit_json.AuditPage) -> Figure | None:
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
-# Maximum number of problems and maximum number of models in the terminal output.
+# Maximum number of problems and maximum number of models that the terminal output lists.
 _WORST, _MOST_MODELS = 5, 20
 _COLUMNS = (
     "attribute",

@@ -1,4 +1,4 @@
-"""Format texts for readers: names of arms and attributes, numbers, and shortened texts."""
+"""Format results for readers: names of arms and attributes, numbers, and strings from files."""
 
 import math
 import re
@@ -92,7 +92,7 @@ def attribute_definition(config: Config) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Shorten a text from a file to one line, without control characters or text-direction characters."""
+    """Shorten a string from a file to one line, without control characters or text-direction characters."""
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(
         c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -101,14 +101,14 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Escape markup and cell separators in a text from the data, for use in a Markdown table cell."""
+    """Escape markup and cell separators in a string from the data, for use in a Markdown table cell."""
     clean = escape(shown(text, 80), quote=False)
     # an underscore inside a word is not markup in Markdown
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def cleaned(value: Any) -> Any:
-    """Apply `shown` to all texts and keys in a JSON value that was read from a file."""
+    """Apply `shown` to all strings and keys in a JSON value that was read from a file."""
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -156,7 +156,7 @@ class Readouts(_Content):
 
 
 class FirstMargin(_Content):
-    """Difference between policy and reference at the first training step: of log-probabilities, and as mean margin."""
+    """How far the policy is from the reference at the first step, in log-probabilities and as a mean margin."""
 
     mean: float
     difference: float
@@ -233,7 +233,7 @@ class Run:
 
     @property
     def uses_adam(self) -> bool:
-        """Whether theta was trained with Adam: the recipe selects Adam, or sets an option that only Adam has."""
+        """Whether theta was trained with Adam: the recipe selects Adam, or sets an option that only Adam uses."""
         block = self.recipe_bias
         started = block.get("warm_start", "zero") != "zero" or block.get("learning_rate") is not None
         return bool(block["fit"] == "adam") if block.get("fit") else started
@@ -331,11 +331,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Removal:
-    """The part of DPO's shift in a rate or in a length that an arm removed.
+    """How much an arm reduced DPO's shift in a rate or in a length.
 
     ``share`` is the removed share of the shift, by seed and averaged. If the interval of DPO's shift includes zero,
-    ``share`` is None, because its denominator would be noise. ``distance`` is the distance of the arm to the reference,
-    in log-odds for a rate and in the metric's unit otherwise.
+    ``share`` is None: division by a shift near zero would only yield noise. ``distance`` is the distance of the arm
+    from the reference, in log-odds for a rate and in the metric's unit for a length.
     """
 
     share: Estimate | None = None
@@ -419,7 +419,7 @@ class MeasuredRuns:
         """Return how far DPO shifted a metric from the reference; None if DPO or the reference was not measured.
 
         With several seeds, the interval of the shift treats the reference as exact. With one seed, the function
-        combines the standard errors of DPO and the reference as if they were independent. The interval is then
+        combines the standard errors of DPO and the reference as if they were independent. The combined interval is
         conservative, because DPO and the reference were measured on the same prompts.
         """
         reference, dpo = (self.estimate(arm, *place) for arm in (REFERENCE, DPO))
@@ -523,7 +523,7 @@ def _average_seeds(values: Mapping[int, float]) -> Estimate:
 
 
 def is_continuous(config: Config) -> bool:
-    """Return whether an attribute is an amount, whose mean over answers is not a rate."""
+    """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
 
@@ -534,8 +534,8 @@ def is_continuous(config: Config) -> bool:
 def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the run folders among the given folders and directly inside them, without duplicates.
 
-    A given folder may be a symbolic link. A run inside a given folder must not be a link, because a link may lead to
-    another person's run, to which `badpo evaluate` would write.
+    A given folder may be a symbolic link. A run inside a given folder must not be a link: the link may lead to another
+    person's run, and `badpo evaluate` would write to that run.
     """
     found: list[Path] = []
     for folder in folders:
@@ -549,7 +549,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def find_finished_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return given run folders and the finished runs inside other given folders; warn about unfinished runs."""
+    """Return the given run folders and all finished runs inside the other folders; warn about unfinished runs."""
     found = find_runs(folders)
     finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:

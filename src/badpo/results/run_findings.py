@@ -120,8 +120,8 @@ def _quantity(
 def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
     """Return a finding for each measured quantity, with DPO's shift and the share of the shift that each arm removed.
 
-    If the tilt of a placebo was measured, the finding only lists the values, because other findings compare the arms
-    with the placebo. The finding also only lists the values if DPO or the reference was not measured.
+    The finding only lists the values if DPO or the reference was not measured, or if the tilt of a placebo was
+    measured. In a report with a placebo, other findings compare the arms with the placebo.
     """
     has_placebo = any(run.readouts.tilt for run in suite.of(PLACEBO))
     return [

@@ -194,7 +194,7 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
 
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
-    """Return all figures for which the runs have data, in the order in which they are on the page."""
+    """Return all figures for which the runs have data, in the order of the page."""
     drawn = [_tilt_figure(suite), *(_quantity_figure(suite, is_rate) for is_rate in (True, False))]
     for draw in (theta_figure, _gap_figure, _votes_figure):
         drawn.append(draw(suite))

@@ -82,7 +82,7 @@ class PolicyReading:
     margins: Floats | None = None
 
 
-# Function that takes a policy with its measurements so far and returns further metrics.
+# Function that returns further metrics of a policy, given the policy and its measurements so far.
 More = Callable[[PolicyReading], Metrics]
 
 
@@ -254,8 +254,8 @@ def evaluate_run(
 def _measure_answers(found: PolicyReading) -> Metrics:
     """Return the attribute rates in a policy's answers and, unless the policy is the reference, the means of theta.
 
-    A single answer has no value for an attribute of response pairs, such as the length ratio. The token count of the
-    answers replaces each attribute of response pairs.
+    A single answer has no value for an attribute of response pairs, such as the length ratio. If the length ratio is
+    declared, reports compare the token counts of the answers.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:

@@ -186,7 +186,7 @@ def train_run(
     A run's folder ``model`` appears only when the model is complete. The file ``run.json``, which contains the
     checksums of all files, appears last. After SIGTERM, the trainer finishes the current step and writes a checkpoint.
     The message of the `KeyboardInterrupt` states which files are kept and how to continue. With ``resume``, a run
-    continues from its newest complete checkpoint. The resumed run may differ from this checkpoint only in what
+    continues from its newest complete checkpoint. The resumed run may differ from the checkpoint only in what
     ``allow_changed`` names, which is "code" or nothing. Finished baselines are reused. `ConfigError` means that there
     is nothing to train or to resume, that another process uses a folder, or that settings have changed. `DataError`
     means that the table cannot be used.

@@ -36,7 +36,7 @@ from badpo.data.problems import ConfigError
 # If the queries of a segment are split into n blocks, the kernels compute only 1 + 1/n times the necessary scores.
 _QUERIES_PER_BLOCK = 48
 _MOST_BLOCKS = 4
-# Query blocks share a padded attention call if padding adds at most 1,024 attention scores plus 5 % of the scores.
+# Query blocks share a padded attention call if padding adds at most 5 % of the attention scores plus 1,024 scores.
 # The constant of 1,024 scores represents the fixed cost of a separate attention call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
@@ -47,7 +47,7 @@ _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
-    """Query blocks that share one attention call. Each block is a row, padded to n_query queries and n_key keys."""
+    """Query blocks that share one attention call. Each query block is a row of n_query queries and n_key keys."""
 
     n_rows: int
     n_query: int
@@ -89,7 +89,7 @@ class TreePlan:
     def _attend_rows(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Compute the attention in a few padded batches; this works on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
-        # All groups share one index_select, because each call allocates a full-length gradient in the backward pass.
+        # All row groups share one index_select, because the backward pass of each call allocates a full gradient.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
         n_keys = [g.n_rows * g.n_key for g in groups]
         keys, values = (t.index_select(0, key_index).split(n_keys) for t in (key, value))
@@ -128,7 +128,7 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
-        """Return the query and key indices of all calls, each token's output position, and the row groups."""
+        """Return the query and key indices of all attention calls, the output positions, and the row groups."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
@@ -233,7 +233,7 @@ TREE_ATTENTION = "badpo_tree"
 
 
 class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of attention functions; a `TreePlan` replaces some, and `_require_supported` checks others."""
+    """Keyword arguments of attention functions. A `TreePlan` replaces some; `_require_supported` checks the others."""
 
     position_ids: Tensor
     cache_position: Tensor
@@ -283,8 +283,8 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """Context manager that makes ``model`` use tree attention.
 
     The context must enclose the entire training or scoring, including every backward pass. Inside the context, forward
-    passes without a packed row, such as those of generation, use ``sdpa`` attention. A model that is saved inside the
-    context does not mention tree attention in its configuration.
+    passes without a packed row, such as those of generation, use ``sdpa`` attention. If a model is saved inside the
+    context, the saved configuration does not mention tree attention.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(

@@ -147,7 +147,7 @@ class StepSampler(torch.utils.data.Sampler):
 
 
 class ComparisonCollator:
-    """Build the tensors of a micro-batch. Each comparison appears once, together with its votes.
+    """Build the tensors of a micro-batch. A micro-batch contains each comparison only once, with all its votes.
 
     All processes must have the same number of micro-batches, so some micro-batches may contain no judgment. A
     micro-batch without judgments contains the first comparison in the data, but no vote. The loss of a micro-batch

@@ -82,7 +82,7 @@ class BiasRun(Protocol):
 
 
 class Environment(TypedDict):
-    """The command of a run, and the versions of Python and of packages. The name of the machine is not recorded."""
+    """The command of a run, its platform, and the versions of Python and of packages, but no name of a machine."""
 
     command: str
     python: str
@@ -92,7 +92,7 @@ class Environment(TypedDict):
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder. It replaces ``folder`` when the context ends; after an error, it is deleted.
+    """Yield a temporary folder, which replaces ``folder`` at the end of the context or is deleted after an error.
 
     If several processes train together, ``is_writer`` is true in only one of them.
     """
@@ -159,7 +159,7 @@ def _flush_tree(folder: Path) -> None:
 def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
     """Write the manifest ``run.json`` of a finished run, with checksums of the run files and the model files.
 
-    The manifest does not include the model card, because every evaluation rewrites this card.
+    The manifest does not include the model card, because every evaluation rewrites the model card.
     """
     names = (*RUN_FILES, VOTES_FILE, HELD_OUT_FILE)
     paths = [*map(folder.joinpath, names), *(folder / "model").rglob("*")]
@@ -440,7 +440,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
-    # every checkpoint is written after the first step, so it contains the difference at the first step
+    # every checkpoint is written after the first step, so `first_margin` is known
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 

@@ -99,10 +99,10 @@ def lacks_float64() -> bool:
 
 
 def computes_in_bf16(use_cpu: bool) -> bool:
-    """Whether training uses bf16 autocast by default: only on a GPU that supports bf16.
+    """Whether training uses bf16 autocast by default, which requires a GPU that supports bf16.
 
-    Trained weights keep the precision in which they were loaded. Both the supervised stage and the preference stage of
-    a run use this default.
+    Trained weights keep the precision in which they were loaded. The supervised stage and the preference stage of a run
+    have the same default precision.
     """
     return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
@@ -295,7 +295,7 @@ class BADPOConfig(TrainingArguments):
     def _find_wrong_types(self) -> Iterator[str]:
         """Describe each argument of the wrong type; convert NumPy numbers to Python numbers."""
         # Command-line parsers change the types of dataclass fields, so the class annotations are used instead.
-        # Fields that a subclass of `BADPOConfig` adds are not checked for their types.
+        # badpo does not check the types of fields that a subclass of `BADPOConfig` adds.
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):
             value, hint = getattr(self, f.name), hints[f.name]
@@ -387,7 +387,7 @@ class BADPOConfig(TrainingArguments):
                     yield reason
 
     def _choose_checkpointing(self) -> None:
-        # The new argument names avoid a deprecation warning, but older transformers versions have only the old names.
+        # The new argument names avoid a deprecation warning, but older transformers versions accept only the old names.
         for old, new in RENAMED.items():
             name = new if hasattr(self, new) else old
             value = getattr(self, name)

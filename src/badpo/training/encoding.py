@@ -310,8 +310,8 @@ def report_lengths(
 ) -> list[Problem]:
     """Report how many comparisons the length limit excludes, and how many responses and attributes it changes.
 
-    A truncated response loses attributes at its end, such as a signature. Votes on the response would train the policy
-    on an attribute that the truncated response no longer has.
+    A truncated response loses attributes at its end, such as a signature. Votes on a truncated response would train the
+    policy on an attribute that the response no longer has.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits

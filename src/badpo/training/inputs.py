@@ -47,7 +47,7 @@ from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
 
-# The original dropout settings that `disable_dropout` set to zero, for each configuration object of a model.
+# For each configuration object of a model, the dropout settings before `disable_dropout` set them to zero.
 Dropouts = list[tuple[PreTrainedConfig, dict[str, float]]]
 # badpo's column names, mapped to the table's column names; None leaves a column unused.
 Columns = Mapping[str, str | None] | None
@@ -249,8 +249,8 @@ def disable_dropout(model: PreTrainedModel) -> Dropouts:
     """Turn off every dropout, layer drop and router jitter in ``model``; return the removed dropout settings.
 
     Dropout rates become 0 in both modules and configurations, because some layers read the rate from a module and
-    others from the configuration. A module with router jitter stays in evaluation mode instead, because some models
-    also use the jitter value as a routing threshold.
+    others from the configuration. A module with router jitter keeps the jitter value, which some models also use as a
+    routing threshold, but always stays in evaluation mode.
     """
     removed: Dropouts = []
     for module in model.modules():
@@ -291,7 +291,7 @@ def build_bias(
     With ``warm_start`` "audit", every theta starts at the estimate of
     `badpo.auditing.pool_bias.estimate_shared_biases`. With ``warm_start`` "offline", theta starts at the log-odds that
     a vote is for the response with the attribute. ``gold_named`` lists gold annotators, whose theta is held at zero.
-    With gold annotators, theta starts at the result of `estimate_bias_from_gold` instead.
+    With gold annotators, "offline" and "audit" start at the result of `estimate_bias_from_gold`.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:

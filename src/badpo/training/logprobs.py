@@ -50,7 +50,7 @@ from badpo.training.packing import (
 # Maximum number of logits (positions times vocabulary) in memory at any time; 2**22 float32 logits take 16 MiB.
 LOGITS_AT_ONCE = 2**22
 # On a GPU, the logits may take 512 MiB, because small chunks leave the GPU idle.
-# Moreover, each chunk creates a gradient of the whole output embedding.
+# Each chunk of logits also creates a gradient of the whole output embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
 # Input tensors of the forward pass that scores responses; see `badpo.training.packing.plan_pack`.

@@ -1,8 +1,8 @@
 """Metrics of a step or an evaluation, and errors for non-finite values.
 
 If a value is not finite, all processes of a run stop together, because a process that stopped alone would leave the
-other processes waiting. The Trainer's checks are not sufficient. The mean loss of a step does not show which comparison
-causes the error, and a non-finite gradient changes the loss only in the next step, when a checkpoint may already exist.
+other processes waiting. The Trainer's checks are not sufficient: the mean loss of a step does not show which comparison
+causes the error. A non-finite gradient changes the loss only in the next step, when a checkpoint may already exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ REMEDY = (
 
 
 # In a run of at least LEAST_STEPS steps, some logged mean margin should exceed LEAST_MARGIN, in log-odds.
-# The learning rate that W153 suggests aims at AIMED_MARGIN but is at most MOST_TIMES the current learning rate.
+# W153 suggests a learning rate that should lead to AIMED_MARGIN, but at most MOST_TIMES the current learning rate.
 LEAST_STEPS, LEAST_MARGIN, AIMED_MARGIN, MOST_TIMES = 30, 0.02, 0.5, 300.0
 
 
@@ -102,7 +102,7 @@ class Tally:
         else:
             sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
             ratios += [(values[side], ones) for values in scores for side in sides]
-        # thresholds get the precision of delta, so that a difference never exceeds a threshold that it equals
+        # thresholds are rounded like delta, so that a difference equal to its threshold does not exceed the threshold
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]

@@ -42,7 +42,7 @@ _SETTINGS_FILES = (
 )
 # Keys whose values refer to code, which transformers runs only with trust_remote_code=True.
 _CODE_KEYS = ("auto_map", "_auto_map")
-# Keys whose values may be any string. No library uses the values to load a file or code.
+# Keys whose values may be any string, since no library uses these values to load a file or code.
 # `drop_code_names` removes `auto_map`, and the modules in `quantization_config` belong to the model itself.
 _TEXT_KEYS = re.compile(
     "_?name_or_path|architectures|auto_map|.*_version|.*_tokens?|added_tokens_decoder|chat_template|id2label|label2id"
@@ -405,7 +405,7 @@ def _is_safetensors(file: object) -> bool:
 
 
 def _require_safetensors(name: str, folder: Path, revision: str, accepted: tuple[str, ...]) -> None:
-    """Raise `ConfigError` if a model has weights, but not in an accepted safetensors file."""
+    """Raise `ConfigError` if a model's weights are not in an accepted safetensors file."""
     from transformers.utils.hub import has_file
 
     # if the folder contains no pickles, transformers reports missing weights; it knows more file formats than badpo

@@ -276,7 +276,7 @@ _SHORT_NAMES = {
     "test_size": "held_out",
 }
 _MOST_ERRORS = 20  # maximum number of recipe errors that one message lists
-# Descriptions of the keys that have no default.
+# Descriptions of the recipe keys without a default.
 _REQUIRED = {
     "model_name_or_path": "the model to train, given as a folder or a name on the Hub",
     "dataset_name": "the table of judgments",
@@ -335,7 +335,7 @@ def read_recipe(
     """Read a recipe from a YAML file and override individual keys.
 
     The file contains TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and
-    optionally the key ``preset``. Keys in the file override the values of its preset. In the ``config.yaml`` of a run
+    optionally the key ``preset``. Keys in the file override the values of the preset. In the ``config.yaml`` of a run
     folder, paths are relative to this folder. Like command-line options, ``overrides`` replace keys; a key with a dot
     sets a key inside a block. One `ConfigError` reports all unknown, refused, missing and invalid keys with their line
     numbers. Only the caller can allow a model to run its own code; a recipe file cannot.
@@ -515,7 +515,7 @@ PATHS = (
     "fsdp_config",
     "accelerator_config",
 )
-# Recipe keys that badpo reads even from another machine's run. Their values contain neither paths nor code.
+# Recipe keys whose values contain neither paths nor code, so that badpo reads them even from another machine's run.
 _TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),

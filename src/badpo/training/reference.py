@@ -152,8 +152,8 @@ class ReferenceCache:
     def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
         """Return the float32 log-probabilities of the response tokens for every pair of prompt ids and response ids.
 
-        A policy that has been trained cannot be its own reference. In this case, ``model`` is None, and the cache must
-        contain all responses.
+        ``model`` is None if the policy was its own reference and has been trained since then. Without a model, all
+        responses must be in the cache.
         """
         self.open_new_shards()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
@@ -175,7 +175,7 @@ class ReferenceCache:
         return [self._values[key] for key in keys]
 
     def open_new_shards(self) -> None:
-        """Open all shards of the cache that were written since the last call."""
+        """Open all shards of the cache that were written since the last call of this method."""
         for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
