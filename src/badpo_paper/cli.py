@@ -241,7 +241,7 @@ def _print_statistics(corpus: PublicCorpus, out: Path, as_json: bool) -> None:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse training seeds separated by commas. A repeated seed is an error, because each seed is one run."""
+    """Parse training seeds separated by commas. A repeated seed is an error: each seed is one run."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(

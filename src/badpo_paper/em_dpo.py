@@ -206,9 +206,9 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
     """Compute the weighted mean of every number in several readouts (JSON objects with the same keys).
 
-    If one of the numbers is None, the weighted mean is None. Standard errors and ends of intervals are None in the
-    result, because their weighted mean has no meaning. Lists are averaged entry by entry. Texts and bools are copied
-    from ``readouts[0]``.
+    If one of the numbers is None, the weighted mean is None. In the result, standard errors and ends of intervals are
+    None: their weighted mean has no meaning. Lists are averaged entry by entry. Strings and bools are copied from
+    ``readouts[0]``.
     """
     first = readouts[0]
     if isinstance(first, dict):

@@ -202,7 +202,7 @@ def _average_prompts(values: Floats, name: str) -> dict[str, Figures]:
 def measure_name_tokens(
     tokenizer: PreTrainedTokenizerBase, cells: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Figures]:
-    """Count the tokens of the first names of each gender and race, as tokenized at the beginning of a signature."""
+    """Count the tokens of first names by gender and race; the names are tokenized as in a signature."""
     cells = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
     counts: dict[str, Figures] = {}
     for cell, names in cells.items():

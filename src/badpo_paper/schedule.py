@@ -112,7 +112,7 @@ class Reproduction:
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def find_file(self, corpus: Corpus) -> Path | None:
-        """Return the local file if it replaces the given corpus, and None otherwise."""
+        """Return the local file, or None if the file does not replace the given corpus."""
         kinds = {corpus.kind for suite in self.suites for corpus in suite.corpora()}
         return self.data if corpus.kind == ("style" if "style" in kinds else "signed") else None
 

@@ -85,8 +85,8 @@ def build_model(
 
     The default model has about 0.44 million parameters. The model has half as many key-value heads as query heads, tied
     input and output embeddings, and a context window of 512 tokens. The weights are initialized with a standard
-    deviation of 0.05. At the default width, training with this standard deviation is much faster than with the usual
-    0.02, because the rows of a weight matrix have a norm near one.
+    deviation of 0.05. With this standard deviation and the default width, the rows of a weight matrix have a norm near
+    one, so training is much faster than with the usual standard deviation of 0.02.
     """
     shape = {
         "vocab_size": len(tokenizer),

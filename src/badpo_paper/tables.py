@@ -78,7 +78,7 @@ class PanelRuns:
         )
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """Compute the value of a source at each seed that has one; see `badpo_paper.suites.Columns`."""
+        """Compute the value of a source at each seed that has a value; see `badpo_paper.suites.Columns`."""
         kind, _, path = source.rpartition(":")
         if kind == "amplified":
             shifts = list(self.values(condition, f"shift:{path}").values())
@@ -184,7 +184,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A table row; ``cells`` maps column labels to cells, and a control row has fewer seeds than other rows."""
+    """A table row; ``cells`` maps column labels to cells. A control row was run with fewer seeds than other rows."""
 
     label: str
     cells: Mapping[str, Cell]

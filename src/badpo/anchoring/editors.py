@@ -57,7 +57,7 @@ class SignatureSwap:
         self.config: EditorConfig = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return all four cells if an answer is signed with a name from the pool; otherwise, return none."""
+        """Return all four cells if an answer is signed with a name from the pool; return no cell for other answers."""
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
@@ -94,7 +94,7 @@ class WordSwap:
         }
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return both values of the attribute if an answer contains a word from the pairs; otherwise, return none."""
+        """Return both cells if an answer contains a word from the pairs; return no cell for other answers."""
         return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
@@ -120,7 +120,7 @@ class MarkdownStrip:
         self.config: EditorConfig = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Return (0,) and (1,) if an answer has Markdown and other text; otherwise, return only its own value."""
+        """Return (0,) and (1,) if an answer has Markdown and other text; for other answers, return only their value."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
         return (measure_cell(self, text),)

@@ -65,7 +65,7 @@ KeptAnswer = tuple[Ints, Ints]
 def find_kept_positions(
     prompt_ids: TokenIds, answer_ids: TokenIds, counterfactuals: Sequence[TokenIds] = ()
 ) -> KeptAnswer:
-    """Return the ids of prompt and answer, and the positions of the answer tokens that no counterfactual changes."""
+    """Return the prompt's ids, the answer's ids, and the positions of answer tokens that no counterfactual changes."""
     answer, prompt = list(answer_ids), list(prompt_ids)
     is_kept = np.ones(len(answer), dtype=bool)
     for other in map(list, counterfactuals):

@@ -369,7 +369,7 @@ RESULT_FILE, ROUND_FILE = "anchor.json", "round.json"
 
 
 def require_own_folder(out: Path, source: str) -> None:
-    """Raise `ConfigError` if the result folder contains other files, because the result would replace these files."""
+    """Raise `ConfigError` if the result folder contains other files; the result would replace such files."""
     remedy = f"name a separate folder, such as {out.parent / f'{Path(source).name}-anchored'}"
     out_path, source_path = out.resolve(), Path(source).resolve()
     is_nested = out_path.is_relative_to(source_path) or source_path.is_relative_to(out_path)
@@ -392,7 +392,7 @@ class AnchorFolder:
         self.cache = out.parent / "anchor_cache"
 
     def read_result(self) -> AnchorResult | None:
-        """Return the result if the folder contains a complete result of this anchor; otherwise, return None."""
+        """Return the result if the folder contains a complete result of this anchor, and None if not."""
         if read_json(self.out / RUN_SEAL).get("anchor") != self._key or run_damage(self.out):
             return None
         return read_json(self.out / RESULT_FILE)
@@ -409,7 +409,7 @@ class AnchorFolder:
         return self._work / f"round-{number + 1}"
 
     def read_round(self, number: int, shift: list[float]) -> list[float | None] | None:
-        """Return the rates of a round that finished with this shift; otherwise, delete the folder of the round."""
+        """Return the rates of a round that finished with this shift; delete the folder of a round that did not."""
         measured = read_json(self.round_folder(number) / ROUND_FILE)
         if measured.get("shift") == shift:
             rates: list[float | None] = measured["rate"]

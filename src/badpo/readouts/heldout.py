@@ -265,7 +265,7 @@ def _summarize_by_class(
     summarize: Callable[[Floats, Ints], Interval],
     judgments: Judgments,
 ) -> dict[str, dict[str, Figures]]:
-    """By attribute, average the values and the losses (nats) of cross-group votes over all annotators and by class."""
+    """For each attribute, average the values and losses (nats) of cross-group votes, in total and by class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]

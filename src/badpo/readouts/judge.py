@@ -112,8 +112,8 @@ def judge_scores(
     """Score each answer to its prompt; return the scores and the number of answers that were truncated.
 
     The judge's chat template renders the prompt and the answer without a system message. If a conversation is longer
-    than ``max_length`` or the model's context window, the answer is truncated. The closing tokens of the chat template
-    are kept, because the model's head reads the last token.
+    than ``max_length`` or the model's context window, the answer is truncated. The model's head reads the last token,
+    so the closing tokens of the chat template are kept.
 
     References
     ----------

@@ -21,7 +21,7 @@ from badpo.theory.summaries import (
 )
 from badpo.training.logprobs import response_logps
 
-# Numbers in ``readouts.json`` by name; a number that is not finite becomes None, because JSON has no NaN.
+# Numbers in ``readouts.json`` by name; JSON has no NaN, so a number that is not finite becomes None.
 Figures = dict[str, float | None]
 
 
@@ -112,7 +112,7 @@ def style_rates(
 ) -> Figures:
     """Compute an attribute's rate in answers, once unweighted and once reweighted to the reference's answer lengths.
 
-    Shorter answers contain less Markdown, but the reweighted rate does not fall merely because answers are shorter. The
+    Shorter answers contain less Markdown. The reweighted rate does not fall if only the lengths of answers change. The
     standard errors are clustered by prompt.
     """
     lengths, prompts = token_counts(generations), prompt_numbers(generations)

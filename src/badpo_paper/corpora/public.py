@@ -299,7 +299,7 @@ def _read_messages(conversation: object) -> list[dict[str, str]]:
 
 
 def _find_last_answer(conversation: object) -> str | None:
-    """Return the last message of a conversation if it is the assistant's, and None otherwise."""
+    """Return the last message of a conversation, or None if the message is not from the assistant."""
     messages = _read_messages(conversation)
     return messages[-1]["content"] if messages and messages[-1]["role"] == "assistant" else None
 
