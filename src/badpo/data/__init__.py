@@ -1,1 +1,1 @@
-"""From any table of votes to `Judgments`: reading, attributes, privacy, checks."""
+"""Read any table of votes into `Judgments`: recognize columns, measure attributes, replace ids, and check the data."""

@@ -698,7 +698,7 @@ def open_columns(table: Table) -> list[str]:
     votes = columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
     ids = {name: ids_in(frame[name]).dropna() for name in free}
-    # a column of lists or objects has no ids
+    # a column of lists or objects contains no ids
     return [name for name, one in ids.items() if 0 < len(one) <= MOST_LABELS or not one.is_unique]
 
 

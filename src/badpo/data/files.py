@@ -491,7 +491,7 @@ _HUB_SECONDS = 10
 def asking_once(name: str, kind: str = "model") -> Iterator[None]:
     """If the Hub does not answer a request within ten seconds, use only the local cache within the ``with`` block.
 
-    Without this function, each file would be requested from the Hub six times before the cache is used.
+    Without `asking_once`, badpo would request each file from the Hub six times before it uses the cache.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError

@@ -524,7 +524,7 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return False
     if not (folder / "anchor.json").is_file():
         return any(folder.parent == run.parent for run in learned)
-    # anchor.json names the run from which the anchor was made; this source run is usually in the same folder
+    # anchor.json names the run from which the anchor was made; usually, the run is in the anchor's folder
     # if no run in the anchor's folder has the name in anchor.json, any run with that name may be the source run
     told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]

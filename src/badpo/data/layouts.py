@@ -198,11 +198,11 @@ def _propose_columns(
     """Return options that map missing columns to columns with similar names or with the expected content.
 
     The options may map only some of the missing columns. If the names of two text columns differ only in the word for
-    the side, as in ``text_1`` and ``text_2``, the function proposes these columns as the answers. Without such names,
-    the function proposes the first text column as the prompt and the next two as the answers. If the names of two
-    columns of numbers or ticks differ only in the word for the side, the function proposes these columns as the ratings
-    of the two answers. If no two columns rate the answers, the function proposes a vote column: the column that shows
-    most clearly which side was preferred.
+    the side, as in ``text_1`` and ``text_2``, the function proposes these columns as the answers. If the names do not
+    show which text columns are the answers, the function proposes the first text column as the prompt and the next two
+    as the answers. If the names of two columns of numbers or ticks differ only in the word for the side, the function
+    proposes these columns as the ratings of the two answers. If no two columns rate the answers, the function proposes
+    a vote column: the column that shows most clearly which side was preferred.
     """
     columns, labels = _propose_texts(frame, theirs, missing)
     names = {ours: name for ours, name in columns.items() if name is not None}
@@ -658,7 +658,7 @@ def _exchanged_rows(words: Sequence[str], column: pd.Series) -> NDArray[np.bool_
     ``[1, 0]``, or names of answers. If the cells name answers, the column name mentions a place on the screen, as in
     ``left_is``.
     """
-    # a list such as [1, 0] becomes the text "[1, 0]", and only the letters and digits of this text are compared
+    # a list such as [1, 0] becomes the string "[1, 0]"; only the letters and digits of this string are compared
     texts = as_objects(str(cell) if isinstance(cell, list) else cell for cell in column)
     cells = pd.Series(texts, column.index, dtype=object)
     labels = few_labels(cells)

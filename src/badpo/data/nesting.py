@@ -488,8 +488,8 @@ def records_in(value: Cell) -> list[Record] | None:
 def joined_records(tables: Mapping[str, list[Record]]) -> dict[tuple[str, ...], list[Record]]:
     """Join lists of objects by ids; for example, a vote with a ``pair_id`` gets the fields of the pair.
 
-    The keys of the result are the names of the lists that were joined, and each value is the joined list. An object
-    that describes an annotator may contain a list of the annotator's votes. If there are more than ten lists, none are
+    The keys of the result are the names of the lists that were joined, and each value is a joined list. An object that
+    describes an annotator may contain a list of the annotator's votes. If there are more than ten lists, none are
     joined.
     """
     left = {name: _opened_records(name, records) for name, records in tables.items()}

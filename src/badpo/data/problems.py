@@ -186,7 +186,7 @@ def python_call(fix: Correction) -> str:
 
 
 def corrected(error: DataError, call: Callable[[Correction], str]) -> list[str]:
-    """Format a call that reads the table without errors as lines of text; if no such call is known, return no lines."""
+    """Return the lines of a call that reads the table without errors; return no lines if no such call is known."""
     if not error.fix:
         return []
     # a corrected command follows error.preparation after &&; a Python call follows it on the next line

@@ -409,7 +409,7 @@ class _Labels(NamedTuple):
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
         ]
         if known and all(mirrored.get(label) == side for label, side in known):
-            # the labels differ only in the side that they name, so the known labels explain the other labels
+            # the labels differ only in the word for the side, so the known labels explain the other labels
             sides = [
                 each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
                 for label, each in zip(distinct, sides, strict=True)
@@ -595,7 +595,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     found.raw_ids = as_objects([*secret, None])[number]
     first = as_objects(first.where(first.notna(), None))
     classes = _without_ids("annotator_class", first, secret, found)
-    # if the class of an annotator is not known, it is None
+    # the class of an annotator is None if it is unknown
     annotators["annotator_class"] = pd.Series(classes, dtype=object)
     _report_ids(raw_ids, annotators["pseudonym"], found)
     return annotators
@@ -1019,7 +1019,7 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
         ]
     for cells in pairs:
         for row in open_rows:
-            # a label that is not a text matches neither response
+            # a label that is not a string matches neither response
             is_first, is_second = (
                 isinstance(labels[row], str)
                 and isinstance(column[row], str)

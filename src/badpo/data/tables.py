@@ -865,7 +865,7 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     """Join the two lines of a header if names in the upper line span several columns.
 
     At least two names in the upper line must span columns with the same names in the lower line, such as "text" and
-    "score" below both "A" and "B". If fewer names do so, the result is empty.
+    "score" below both "A" and "B". If fewer than two names span columns in this way, the result is empty.
     """
     if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
@@ -983,7 +983,7 @@ def _table_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]]) -> Table
 def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the texts of a sheet that may explain the codes in another sheet.
 
-    Each row of the sheet is one text. Another text joins all rows that have two cells, a code and its meaning.
+    Each row of the sheet is one text. All rows with two cells, a code and its meaning, are also joined to one text.
     """
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     codes = [" = ".join(row) for row in cells if len(row) == 2]

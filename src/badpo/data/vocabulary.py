@@ -83,7 +83,7 @@ YES, NO = (
 )
 
 
-# words that say that neither side was preferred
+# words that mean that neither side was preferred
 EVEN = re.compile(
     "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
     "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
@@ -225,7 +225,7 @@ _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
 def side_of_label(label: str) -> tuple[str, str] | None:
-    """Return the side that a short label names, and the word for the side, like `side_of`."""
+    """Like `side_of`, return the side that a short label names, and the word for the side."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -316,7 +316,7 @@ def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]
     return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
 
 
-# words that say that high numbers prefer the named side, as in the column names "p_a_over_b" and "A is better"
+# words that mean that high numbers prefer the named side, as in the column names "p_a_over_b" and "A is better"
 # _BESIDE_PREFERS also matches words that may stand next to a word such as "better", as in "How much better is A?"
 _PREFERS = re.compile(
     "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
@@ -707,7 +707,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
-# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which is also for labels
+# pairs of words for the two sides in column names; words such as "baseline" are not in SIDES, which labels use too
 _SIDES_OF_COLUMNS = (
     *SIDES.items(),
     *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
@@ -887,7 +887,7 @@ def _pairs(
 
 
 def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs of columns whose names differ only in the word for a side, whatever they contain.
+    """Return pairs of columns whose names differ only in the word for a side, whatever the columns contain.
 
     Examples
     --------

@@ -141,7 +141,7 @@ def _messages(role: str, entries: Sequence[Record]) -> list[Record]:
 
 
 def _pairs(answers: Sequence[Record], turn: Answer) -> Iterator[Answer]:
-    """Pair the chosen answer with each other answer; response a is the answer that was shown first."""
+    """Pair the chosen answer with every other answer; response a is the answer that was shown first."""
     shown = sorted(answers, key=lambda entry: _number(entry.get("within_turn_id") or 0))
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:
