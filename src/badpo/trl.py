@@ -279,7 +279,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.attributes = training.judgments.attributes
 
     def _complete_remedy(self, finding: Problem) -> Problem:
-        """If no argument of the trainer solves the problem, add code that corrects the data set to the remedy."""
+        """If no argument of the trainer solves the problem, extend the remedy by code that corrects the data set."""
         if finding.fix.keys() <= {"columns"}:
             return finding
         return replace(

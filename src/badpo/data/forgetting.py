@@ -239,7 +239,7 @@ def forget(
         _require_everybody(people, named)
         # if no annotator was found, nothing is removed, even if a file cannot be read
         sure = [path for path, trace in hits.items() if trace.is_sure and named]
-        # if an audit has no annotator tables, its other files may contain any annotator's votes
+        # if an audit contains no annotator tables, its other files may contain any annotator's votes
         anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
         sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
         learned = _learned_from_them(runs, sure)

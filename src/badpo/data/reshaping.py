@@ -169,8 +169,8 @@ def spread(
 ) -> Table:
     """Make a table from the votes in ``frame``, and add a notice to it.
 
-    The index of ``frame`` gives, for each vote, the row of ``table`` from which it comes. ``new`` contains the columns
-    of ``frame`` whose names are column names of badpo.
+    The index of ``frame`` gives, for each vote, the row of ``table`` from which the vote comes. ``new`` contains the
+    columns of ``frame`` whose names are column names of badpo.
     """
     kept = {ours: name for ours, name in table.theirs.items() if name in frame and ours not in ANSWERS}
     return table.with_rows(frame).noted(code, what).with_names(kept | {name: name for name in new})

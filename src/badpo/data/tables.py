@@ -1018,7 +1018,7 @@ def _stacked(path: Path, tables: Mapping[str, Table]) -> Table | None:
     dropped = tuple(itertools.chain(*(table.dropped for table in tables.values())))
     notes: list[Problem] = []
     for note in itertools.chain(*(table.notes for table in tables.values())):
-        # the notice does not name a file in the folder, because the file may have the name of a person
+        # the notice does not name a file in the folder, because the file may be named after a person
         if (of_all := replace(note, where=str(path))) not in notes:
             notes.append(of_all)
     frame = pd.concat(frames, ignore_index=True)
@@ -1305,7 +1305,7 @@ READERS: dict[str, Callable[..., Table]] = {
 def _legends_of(value: Cell) -> list[str]:
     """Return the texts in a JSON value that may explain codes.
 
-    The result also has one text for each object or list, which joins all texts inside the object or list.
+    For each object or list, the result also contains one text that joins all texts inside the object or list.
     """
     if isinstance(value, list):
         value = {str(i): each for i, each in enumerate(value)}

@@ -253,7 +253,7 @@ def side_of_label(label: str) -> tuple[str, str] | None:
     return None
 
 
-# In rows with exchanged sides, badpo appends the name of the marking column and this ending to the label.
+# In rows with exchanged sides, badpo appends the name of the marking column and the ending below to the label.
 EXCHANGED = " exchanged)"
 
 

@@ -41,7 +41,7 @@ def read_label_studio(export: Export) -> Iterator[Answer]:
     export.used |= {"id", "data", "annotations"}
     tasks = [(task, as_record(task.get("data"))) for task in export.records()]
     annotations = [one for task, _ in tasks for one in as_records(task.get("annotations"))]
-    # each annotation has answers to the controls of the labeling form
+    # each annotation contains answers to the controls of the labeling form
     answers = [answer for one in annotations for answer in as_records(one.get("result"))]
     control = export.find_question(
         str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"
