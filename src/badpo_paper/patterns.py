@@ -18,7 +18,7 @@ from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import PanelRuns
 
-# The verdicts, by precedence. The verdict on a pattern is the first one in this order that any of its checks has.
+# The verdicts, by precedence. A pattern's verdict is the first verdict in this order that any check has.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

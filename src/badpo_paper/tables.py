@@ -114,8 +114,9 @@ class PanelRuns:
         """Explain why the removed share of a measured shift is undefined; return an empty string if it is defined.
 
         The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The removed
-        share is defined if the shift's confidence interval over the measured seeds lies above zero. With only one seed,
-        the shift itself must lie above zero. The removed share of a zero or negative shift has no meaning.
+        share is defined if the shift's confidence interval over the measured seeds lies above zero. If only one seed
+        was measured, the removed share is defined if the shift itself lies above zero. The removed share of a zero or
+        negative shift has no meaning.
         """
         kind, _, path = source.partition(":")
         starts = {

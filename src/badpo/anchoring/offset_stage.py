@@ -43,9 +43,9 @@ class StageSettings:
     """Training settings of an offset stage, named as in `BADPOConfig`.
 
     To shift the log-odds of an attribute by s, the offset stage trains toward a margin of beta times s. A batch
-    contains ``per_device_train_batch_size`` pairs with two votes each. For the divergence term of the loss, the batch
-    contains as many answers. The learning rate rises during a warm-up (``warmup_steps`` is its share of all steps) and
-    then falls with a cosine schedule.
+    contains ``per_device_train_batch_size`` pairs with two votes each. For the divergence term of the loss, a batch
+    contains as many answers as pairs. The learning rate rises during a warm-up (``warmup_steps`` is its share of all
+    steps) and then falls with a cosine schedule.
     """
 
     beta: float = 0.1
@@ -301,9 +301,9 @@ def calibrate(
 
     The intended shift of the first round is the exact shift from the source's rates to the targets. For each later
     round, a line that is fitted to the earlier rounds gives the intended shift. If only one round has finished, the
-    line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift, and
-    returns the rates on the prompts of the table ``source``. The function returns all rounds and the index of the round
-    whose rates are nearest to the targets.
+    fitted line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an intended shift,
+    and returns the rates on the prompts of the table ``source``. The function returns all rounds and the index of the
+    round whose rates are nearest to the targets.
 
     References
     ----------
