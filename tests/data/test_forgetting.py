@@ -323,10 +323,12 @@ def test_an_audit_that_does_not_say_whose_votes_it_has_goes_and_its_other_copies
     pd.DataFrame({"annotator": ["somebody else"]}).to_csv(others / "annotators.csv")
     (others / "annotators.parquet").unlink()
     half = others / ".writing-0123456789abcdef-audit.json"
-    for copy in (half, data / "exact.json"):
+    (others / "old").mkdir()
+    copies = [data / "exact.json", others / "exact.json.bak", others / "old" / "audit.json"]
+    for copy in (half, *copies):
         shutil.copy(audit / "audit.json", copy)
     traces = forget(TOM, data=[data / "votes.csv"], audits=[audit, others])
-    assert data / "exact.json" in [trace.path for trace in traces if not trace.goes]
+    assert {*copies} <= {trace.path for trace in traces if not trace.goes}
     assert not half.exists() and (others / "audit.json").exists()
     assert {path.name for path in audit.iterdir()} == {".gitignore", "forgotten.jsonl"}
 
@@ -458,6 +460,10 @@ HIDDEN = parquet(["y" * 99, TOM] * 20, use_dictionary=False, write_statistics=Fa
 COPIES = {  # what a file holds, and whom it names
     "text.bak": (f"of {TOM}.", TOM),
     "in_json": (json.dumps({"note": f"a\n{TOM}\nb"}), TOM),
+    "php.json": (r'{"who": "https:\/\/orcid.org\/0000-0002"}', "https://orcid.org/0000-0002"),
+    "gson.json": (r'{"who": "QWxhZGRpbjo\u003d\u003d"}', "QWxhZGRpbjo=="),
+    "escaped.json": ("".join(f"\\u{ord(character):04X}" for character in TOM), TOM),
+    "in_json_in_json": (json.dumps({"note": r'{"who": "a team\/anna"}'}), "team/anna"),
     "pseudonym.tsv": (f"n\n{pseudonym(TOM, KEY.encode())}\n", TOM),
     "other_case": ("WORKER-3 ", TOM),
     "utf-16.csv": (f"n,rater\n1,{TOM}\n".encode("utf-16"), TOM),

@@ -77,6 +77,7 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
 _WITH_ROWS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 _ZIP = b"PK\x03\x04"
 _CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # first bytes of archives that Python cannot read
+_JSON_LEVELS = 3  # JSON in a string of JSON is decoded at most this many times
 _BLOCK = 2**24  # how many bytes of a file are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -249,7 +250,10 @@ def forget(
         steps += _files_of_people(files if named else [], audits, learned, states, sure)
         found = [trace for step in steps for trace in step.traces]
         found += [trace for folder in folders for trace in _policies(folder, learned)]
-        found += _summaries({path.parent for path in files} if named else ())
+        if named:
+            beside = {path for file in files for path in file.parent.glob("*.json*")}
+            below = {path for folder in audits for path in folder.rglob("*.json*")}
+            found += _summaries((beside | below).difference(sure))
         if not dry_run:
             _carry_out(steps, tables)
             hits, _ = _search(files, folders, people, column)
@@ -558,13 +562,20 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
             yield Trace(policy, what, remedy, goes=False)
 
 
-def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
-    """Yield each file that `badpo audit --json` wrote in ``places``; the audit may include the annotators' votes."""
+def _summaries(paths: Iterable[Path]) -> Iterator[Trace]:
+    """Yield each copy of an ``audit.json`` among the files; the audit may include the annotators' votes.
+
+    An ``audit.json`` next to the tables of its audit is not yielded, because these tables name the annotators.
+    """
     what = "exact figures from an audit that may include the annotators' votes"
-    for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
-        with path.open("rb") as file:
-            is_summary = b'"about_single_people": true' in file.read(1000)
-        if is_summary and not _matching(path.parent, ["annotators.*"]):
+    for path in sorted(path for path in paths if path.is_file()):
+        is_of_audit = path.name == "audit.json" and _matching(path.parent, ["annotators.*"])
+        try:
+            with path.open("rb") as file, next(_open_files(path, file.read(6))) as content:
+                is_summary = b'"about_single_people": true' in content.read(1000)
+        except Exception:  # the search reports a damaged file
+            continue
+        if is_summary and not is_of_audit:
             yield Trace(path, what, "remove it, and audit again without them", goes=False)
 
 
@@ -619,11 +630,13 @@ def _search(
     binary = re.compile(b"(%b)(?!\0[0-9a-z]\0)" % written)
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
-            contents = _contents(path, overlap=max(map(len, forms)))
+            # a character of an id has at most six bytes as a JSON escape
+            contents = _contents(path, overlap=6 * max(map(len, forms)))
             names = {
                 forms[form]
                 for block, is_binary in contents
-                for form in (binary if is_binary else text).findall(block)
+                for part in _with_decoded_escapes(block)
+                for form in (binary if is_binary else text).findall(part)
             }
             owners = {name for name in names if is_pseudonym(name)}
             owners |= _owners_in_table(path, people, column)
@@ -642,8 +655,24 @@ def _search(
     return found, named
 
 
-# The JSON writer of .NET also escapes the characters + < > & ' and `.
-_NET_ESCAPES = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "+<>&'`"})
+_ESCAPES = re.compile(rb"(?:\\u[0-9a-f]{4})+|\\[/\"\\]")
+
+
+def _with_decoded_escapes(block: bytes) -> Iterator[bytes]:
+    """Yield a lower-case block, and the block with decoded JSON escapes; JSON inside of JSON is decoded again."""
+
+    def decode(found: re.Match[bytes]) -> bytes:
+        if not found[0].startswith(b"\\u"):
+            return found[0][1:]
+        units = bytes.fromhex(found[0].replace(b"\\u", b"").decode())
+        return units.decode("utf-16-be", "surrogatepass").lower().encode("utf-8", "surrogatepass")
+
+    yield block
+    for _ in range(_JSON_LEVELS):
+        decoded = _ESCAPES.sub(decode, block)
+        if decoded == block:
+            return
+        yield (block := decoded)
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
@@ -657,8 +686,7 @@ def _written_forms(people: People) -> dict[bytes, str]:
             continue
         for case in (name, name.lower(), name.upper(), name.title()):
             for text in (normalize_text(case, "NFC"), normalize_text(case, "NFD")):
-                as_json = json.dumps(text)[1:-1]
-                spellings = (text, as_json, as_json.translate(_NET_ESCAPES))
+                spellings = (text, json.dumps(text)[1:-1])
                 for spelt, encoding in itertools.product(spellings, _ENCODINGS):
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
