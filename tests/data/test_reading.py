@@ -110,7 +110,7 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
 @pytest.mark.parametrize(
     ("table", "options", "code", "what"),
     [
-        (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "above 0: 1 of 8"),
+        (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "weight is not a positive number: 1 of 8"),
         (TEXT_AND_CHAT, {}, "E105", "some rows hold texts and other rows hold chat messages"),
         (
             [{"topic": "Why?", "chosen": "so", "rejected": "no"}],

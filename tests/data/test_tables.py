@@ -580,6 +580,16 @@ def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, mo
     assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
 
 
+def test_lists_of_objects_without_unique_ids_are_not_joined_by_position(tmp_path):
+    numbers = [0, 1, 2, 0]
+    pairs = [
+        {"pair_id": i, "prompt": f"q{i}", "response_a": "It is.", "response_b": "No."} for i in numbers
+    ]
+    votes = [{"pair_id": i, "winner": "a", "annotator": f"w{i}"} for i in numbers[::-1]]
+    (tmp_path / "v.json").write_text(json.dumps({"pairs": pairs, "votes": votes}))
+    assert "no ids join" in unreadable(tmp_path / "v.json")
+
+
 def test_an_arrow_file_whose_texts_lie_outside_its_memory_is_refused(tmp_path):
     places = pa.py_buffer(np.array([0, 2_000_000, 2_000_064, 4], dtype=np.int32).tobytes())
     cells = pa.Array.from_buffers(pa.string(), 3, [None, places, pa.py_buffer(b"text")])

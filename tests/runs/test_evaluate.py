@@ -30,7 +30,7 @@ def test_readouts_are_written_and_returned(run):
     assert json.loads(text) == readouts
     assert (run / "readouts.json").stat().st_mode & 0o077 == 0  # it has texts
     assert "NaN" not in text and "Infinity" not in text
-    own = {"heldout", "votes", "tokens", "generated", "kl", "theta", "answers"}
+    own = {"heldout", "votes", "revealing", "tokens", "generated", "kl", "theta", "answers"}
     own |= {"tilt", "log_ratio", "by_prompt", "training"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)

@@ -298,11 +298,14 @@ DYNAMIC = dict(rope_type="dynamic", factor=2.0, rope_theta=1e4)
 ROTATIONS = {
     "longrope": config("Phi3", original_max_position_embeddings=8, rope_parameters=LONGROPE),
     "dynamic": config("Llama", max_position_embeddings=8, rope_parameters=DYNAMIC),
+    "learned": config(
+        "GPT2", max_position_embeddings=8, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ROTATIONS)
-def test_positions_that_depend_on_the_length_of_another_sequence_are_refused(encoded, name):
+def test_positions_that_end_or_depend_on_another_sequence_are_refused(encoded, name):
     assert encoded.longest > 8
     model = made(ROTATIONS[name])
     short, long = (np.array([5, 6, 7]), np.arange(5, 9)), (np.arange(5, 15), np.arange(5, 15))

@@ -228,7 +228,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run_and_theta_is_not_saved_with_t
     }
     changes["data"] = dict(data=Dataset.from_list(rows(40)))
     for names, changed in changes.items():
-        with pytest.raises(ConfigError, match=f"other {names}"):
+        with pytest.raises(ConfigError, match=f"differs from this run in {names}"):
             train(run, checkpoint=last, **(options | changed))
     # theta of each policy is in a folder next to the policy
     left = forget(find_people(["person 2"]), runs=[run, tmp_path / "other"])

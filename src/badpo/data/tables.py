@@ -1266,7 +1266,9 @@ def _read_json(path: Path) -> Table:
             return stacked
         remaining = [*joined_records(tables).values()] if "rows" not in tables else []
         joined = remaining[0] if len(remaining) == 1 < len(tables) else []
-        if not joined and (columns := _columns_in(content)):
+        # lists that all contain objects are no columns: their positions may differ
+        is_columnar = len(of_objects) < max(2, len(content))
+        if not joined and is_columnar and (columns := _columns_in(content)):
             return Table(_frame_of_columns([*content], columns), str(path))
         if len(of_objects) > 1 and not joined and "rows" not in tables:
             what = f"it holds several lists of objects: {listed([*of_objects])}; no ids join all of them"

@@ -379,14 +379,20 @@ def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> 
 
 
 def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
-    """Raise `ConfigError` if a sequence's rotary positions would depend on other sequences in the same forward pass.
+    """Raise `ConfigError` if a sequence exceeds learned positions, or if its positions depend on other sequences.
 
     If one sequence is longer than the model's original context length, "longrope" and dynamic NTK scaling change the
     rotary frequencies for the whole forward pass. Dynamic NTK scaling keeps the changed frequencies for later forward
     passes.
     """
     text = config.get_text_config()
-    for rope in _read_rotations(text):
+    rotations, n_positions = _read_rotations(text), getattr(text, "max_position_embeddings", None)
+    if not rotations and n_positions is not None and longest > n_positions:
+        raise ConfigError(
+            f"the model has {n_positions} positions, but the longest prompt with its response has {longest} tokens; "
+            f"set max_length: {n_positions}"
+        )
+    for rope in rotations:
         kind, original = rope.get("rope_type") or "", None
         if kind == "longrope":
             original = rope.get("original_max_position_embeddings")

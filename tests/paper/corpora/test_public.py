@@ -58,7 +58,7 @@ def test_an_unreachable_hub_a_gated_data_set_and_missing_columns_are_reported(tm
     assert "more" not in str(error.value)
     path = tmp_path / "rows.parquet"
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
-    with pytest.raises(DataError, match="E101.* text, completion_b "):
+    with pytest.raises(DataError, match="E101.* text, completion_b"):
         public.load_multipref(path)
 
 
