@@ -557,7 +557,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     ) -> dict[str, float]:
         """Evaluate as TRL does; the loss includes the annotators' bias, but the rewards do not.
 
-        Annotators without training votes have the pool mean of theta.
+        Annotators without training votes are assigned the mean theta of the pool.
         """
         with limit_templates():
             metrics: dict[str, float] = super().evaluate(

@@ -83,7 +83,7 @@ class AnnotatorWeights(VoteWeights):
 
 
 def make_vote_table(judgments: Judgments) -> csr_array:
-    """Return the signs of the votes without repeated votes, as a table of shape (n_comparisons, n_annotators)."""
+    """Drop repeated votes, and return the signs of the other votes as a table (n_comparisons, n_annotators)."""
     votes = judgments.votes
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
@@ -206,9 +206,9 @@ def compute_mixture_logits(margins: ArrayLike, probabilities: Floats, judgments:
 def mix_readouts(readouts: Sequence[Any], weights: Floats) -> Any:
     """Compute the weighted mean of every number in several readouts (JSON objects with the same keys).
 
-    If one of the numbers is None, the weighted mean is None. In the result, standard errors and ends of intervals are
-    None: their weighted mean has no meaning. Lists are averaged entry by entry. Strings and bools are copied from
-    ``readouts[0]``.
+    If one of the numbers is None, the weighted mean is None. Standard errors and interval limits become
+    None, because a weighted mean of them has no meaning. Lists are averaged entry by entry. Strings and bools are
+    copied from ``readouts[0]``.
     """
     first = readouts[0]
     if isinstance(first, dict):

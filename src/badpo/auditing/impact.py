@@ -1,4 +1,4 @@
-"""Count the labels that biases change; select judgments to reread for each flag and an example pair per attribute."""
+"""Count the labels that biases change, select judgments to reread, and choose an example pair for each attribute."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -112,7 +112,7 @@ def _root(
     ),
 ) -> None:
     """Configure logging and other libraries before a command runs."""
-    # kernels contain code, so transformers must not download any, even if the package kernels is installed
+    # kernels are code, so transformers must not download them, even if the kernels package is installed
     os.environ.setdefault("USE_HUB_KERNELS", "0")
     # escape control characters in the logs of all libraries, because logs can quote a model's files
     logging.setLogRecordFactory(options.WrittenOutRecord)

@@ -86,8 +86,8 @@ Paths = Iterable[str | os.PathLike[str]]
 class Trace:
     """A file or folder with data about a person.
 
-    ``remedy`` states what the user must still do. If badpo removes the data, ``goes`` is True. If the id occurs only as
-    text, which may mean something else, ``is_sure`` is False.
+    ``remedy`` states what the user must still do. If badpo removes the data, ``goes`` is True. If the id occurs only in
+    ordinary text, where the same word may mean something else, ``is_sure`` is False.
     """
 
     path: Path

@@ -200,8 +200,8 @@ def _propose_columns(
     The options may map only some of the missing columns. If the names of two text columns differ only in the word for
     the side, as in ``text_1`` and ``text_2``, the function proposes these columns as the answers. If the names do not
     show which text columns are the answers, the function proposes the first text column as the prompt and the next two
-    as the answers. If the names of two columns of numbers or ticks differ only in the word for the side, the function
-    proposes these columns as the ratings of the two answers. If no two columns rate the answers, the function proposes
+    as the answers. Two columns of numbers or ticks, such as ``score_1`` and ``score_2``, are proposed as the ratings of
+    the two answers. If no two columns rate the answers, the function proposes
     a vote column: the column that shows most clearly which side was preferred.
     """
     columns, labels = _propose_texts(frame, theirs, missing)

@@ -369,7 +369,7 @@ def direction_of(name: str) -> dict[str, str]:
     if sides:
         order = [sides[number] for number in sorted(sides, key=float)]
         ends = order[0], order[-1]
-        # the numbers are a scale if their sides in ascending order are "a", "tie", "b" or "b", "tie", "a"
+        # numbers form a scale if, in ascending order, they mean "a", "tie", "b" or "b", "tie", "a"
         is_scale = {*ends} == {"a", "b"} and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
         return sides | ({"high": ends[1]} if is_scale else {})
     if folded(name).rpartition("_")[2] in ("idx", "index"):
@@ -666,7 +666,7 @@ PAIR = ("prompt", "response_a", "response_b")
 TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
 
 
-# Names of vote columns in tables without a column "winner".
+# Names of vote columns in tables that have no "winner" column.
 ANSWERS = (
     "rating",
     "rating_a",

@@ -475,8 +475,8 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
 def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:
     """Find groups of annotators who share comparisons, and the biases whose absolute size is identified.
 
-    The absolute size of a bias is identified if the annotator's group contains an anchored annotator, or votes on a
-    comparison within which the attribute varies.
+    The absolute size of a bias is identified if the annotator's group contains an anchored annotator. It is also
+    identified if someone in the group voted on a comparison within which the attribute varies.
     """
     m, groups, absolute = len(active), [], []
     columns = zip(votes.informative.T, votes.varying.T, active.T, strict=True)

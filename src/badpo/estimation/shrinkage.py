@@ -434,7 +434,7 @@ def average_posteriors(one: ShrunkenBiases, other: ShrunkenBiases, chance: float
 class _VotePool:
     """Informative votes of a pool, with the attribute and group of every bias that has an informative vote.
 
-    A group contains the biases toward one attribute that the votes compare with one another. ``companions`` contains
+    A group consists of biases toward the same attribute whose annotators the votes compare. ``companions`` contains
     the size of each bias's group. The size is infinite if votes on one comparison differ in the attribute; the shared
     bias is then identified. ``scale`` is the typical error of a bias toward each attribute if all biases are equal.
     ``point`` is the last expansion of the likelihood; the search for the next mode starts at this point. The likelihood

@@ -105,7 +105,7 @@ def detect_format(export: Export) -> str:
 
 
 def _read_answers(importer: Importer, export: Export) -> list[Answer]:
-    """Read the answers of an export with the reader of its format.
+    """Read the answers in an export with the reader for the export's format.
 
     Raise an error if the export has a different format, or if the reader does not use all of the given options.
     """

@@ -176,7 +176,7 @@ def shareable(summary: audit_json.AuditSummary) -> audit_json.AuditPage:
 
 
 def _find_few(summary: audit_json.AuditSummary) -> set[str | None]:
-    """Find the attributes whose pool figures are about few people; None stands for all attributes together."""
+    """Find the attributes whose pool figures are based on few people; None stands for all attributes together."""
     dominated = {row["name"] for row in summary["attributes"] if row["is_dominated"]}
     few: set[str | None] = set()
     for name, pool in summary["pool"].items():
@@ -586,7 +586,7 @@ _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds
 def people_html(
     summary: audit_json.AuditSummary, annotators: pd.DataFrame, names: Mapping[str, str] | None = None
 ) -> str:
-    """Return the page about individual annotators as HTML text. This page is personal data and must not be shared.
+    """Return the page about individual annotators as HTML text. The page contains personal data and must not be shared.
 
     ``names`` maps pseudonyms to annotator ids, which the page shows next to the pseudonyms.
     """

@@ -82,7 +82,7 @@ class BiasRun(Protocol):
 
 
 class Environment(TypedDict):
-    """The command of a run, its platform, and the versions of Python and of packages, but no name of a machine."""
+    """The command and platform of a run, and the versions of Python and of packages, but not the machine's name."""
 
     command: str
     python: str

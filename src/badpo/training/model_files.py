@@ -1,6 +1,6 @@
 """Load models, adapters and tokenizers from third parties without running code from their files.
 
-Before a library reads a settings file of a model, badpo inspects that file. Weights are read only from safetensors
+badpo inspects a model's settings files before any library reads them. Weights are read only from safetensors
 files, because a pickle can run code when it is opened.
 """
 

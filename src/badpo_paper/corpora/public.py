@@ -234,7 +234,7 @@ ULTRAFEEDBACK = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
     (*signed.PAIR_COLUMNS, "messages"),
-    # The revision is pinned: from the rows of another revision, the same shuffle would draw other pairs.
+    # The revision is pinned, because the same shuffle of a different revision would draw different pairs.
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
 ULTRAFEEDBACK_TEST = ULTRAFEEDBACK._replace(split="test_prefs", columns=("prompt",))
