@@ -77,7 +77,6 @@ _COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
 _WITH_ROWS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet")
 _ZIP = b"PK\x03\x04"
 _CLOSED = b"7z\xbc\xaf", b"Rar!", b"MSCF"  # first bytes of archives that Python cannot read
-_JSON_LEVELS = 3  # JSON in a string of JSON is decoded at most this many times
 _BLOCK = 2**24  # how many bytes of a file are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -655,24 +654,26 @@ def _search(
     return found, named
 
 
-_ESCAPES = re.compile(rb"(?:\\u[0-9a-f]{4})+|\\[/\"\\]")
+_CODE_UNITS = re.compile(rb"(?:\\u[0-9a-f]{4})+")
 
 
 def _with_decoded_escapes(block: bytes) -> Iterator[bytes]:
-    """Yield a lower-case block, and the block with decoded JSON escapes; JSON inside of JSON is decoded again."""
+    """Yield a lower-case block and, if it contains JSON escapes, the block with decoded escapes.
+
+    JSON inside JSON strings has several backslashes in a row, which count as one.
+    """
 
     def decode(found: re.Match[bytes]) -> bytes:
-        if not found[0].startswith(b"\\u"):
-            return found[0][1:]
         units = bytes.fromhex(found[0].replace(b"\\u", b"").decode())
         return units.decode("utf-16-be", "surrogatepass").lower().encode("utf-8", "surrogatepass")
 
     yield block
-    for _ in range(_JSON_LEVELS):
-        decoded = _ESCAPES.sub(decode, block)
-        if decoded == block:
-            return
-        yield (block := decoded)
+    if b"\\" not in block:
+        return
+    while b"\\\\" in block:
+        block = block.replace(b"\\\\", b"\\")
+    block = block.replace(b"\\/", b"/").replace(b'\\"', b'"')
+    yield _CODE_UNITS.sub(decode, block)
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
