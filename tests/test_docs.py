@@ -142,18 +142,18 @@ def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
     exec(compile(ast.Module(imports, []), "README.md", "exec"), {})
 
 
-def written_imports(page: Path) -> list[str]:
-    """The lines of a page that import from badpo."""
-    return re.findall(
-        r"^(?:>>> )?(from badpo[\w.]* import [\w, ]+)$", page.read_text(encoding="utf-8"), re.M
-    )
+def written_imports(page: Path) -> list[tuple[str, str]]:
+    """The modules and names that the Python code of a page imports from badpo."""
+    line = r"^(?:>>> )?from (badpo[\w.]*) import ([\w, ]+)$"
+    found = re.findall(line, page.read_text(encoding="utf-8"), re.M)
+    return [(module, name) for module, listed in found for name in listed.split(", ")]
 
 
 @pytest.mark.parametrize("page", [page for page in BY_HAND if written_imports(page)], ids=names)
 def test_names_that_a_page_imports_exist(page):
     pytest.importorskip("torch")
-    for line in written_imports(page):
-        exec(line, {})
+    found = {name: pkgutil.resolve_name(f"{module}.{name}") for module, name in written_imports(page)}
+    assert None not in found.values()
 
 
 ROOMS = "theory|objective|data|estimation|training|readouts|anchoring|auditing|runs|results|badpo_paper"

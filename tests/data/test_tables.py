@@ -22,7 +22,7 @@ from badpo.data.cells import Table, as_ids, as_messages, as_objects, numbered_ce
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
-from badpo.data.tables import decoded, inert, read_table, write_csv
+from badpo.data.tables import _limit_data_segment, decoded, inert, read_table, write_csv
 from badpo.data.vocabulary import KNOWN, columns_named, folded, side_of, side_pairs
 
 ROWS = [
@@ -578,6 +578,19 @@ def test_a_file_that_takes_more_memory_than_its_sizes_tell_is_refused(suffix, mo
     monkeypatch.setattr("badpo.data.tables._MOST_MEMORY_TIMES", 1)
     assert "takes more than 0.1 GiB of memory" in unreadable(path)
     assert len(np.zeros(2**27).tobytes()) == 2**30  # the limit has ended
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
+def test_two_threads_that_read_tables_leave_no_limit_of_memory():
+    import resource
+
+    first, second = (_limit_data_segment(2**33) for _ in range(2))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # the reader that started first ends first
+    second.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_lists_of_objects_without_unique_ids_are_not_joined_by_position(tmp_path):

@@ -70,7 +70,7 @@ class Judgments:
     delta : float64 array of shape (n_votes, n_attributes)
         d_j = g(a) - g(b); 0 if the value is missing.
     missing : bool array of shape (n_votes, n_attributes)
-        True if the vote does not record the attribute, such as the position.
+        True if a vote lacks the value of an attribute, for example the position of the responses.
     dropped : DataFrame
         Number ``n`` of source rows that are not votes, for each ``reason`` and ``annotator`` (pseudonym).
     findings : tuple of Problem

@@ -232,13 +232,16 @@ def _limit_data_segment(most: int) -> Iterator[None]:
         return
     import resource  # Windows has no such module
 
-    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    unlimited = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    if resource.getrlimit(resource.RLIMIT_DATA) != unlimited:
+        # another thread, or the reader of the whole folder, will remove its own limit
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(taken[1]) + most, resource.RLIM_INFINITY))
     try:
-        if before == hard == resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(taken[1]) + most, hard))
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, unlimited)
 
 
 def _read_file(path: Path, drop_uneven: bool) -> Table:
@@ -415,12 +418,14 @@ def _parquet_parts(path: Path) -> Iterator[pa.Table]:
     with pq.ParquetFile(path, **options) as file:
         content = file.read()
     # the sizes in the metadata are too small for DELTA encodings, which store a common prefix of texts only once
-    _require_bytes(path, sum(column.nbytes for column in content.columns if _has_own_texts(column.type)))
+    _require_bytes(
+        path, sum(column.nbytes for column in content.columns if _is_text_or_binary(column.type))
+    )
     yield content
 
 
-def _has_own_texts(kind: pa.DataType) -> bool:
-    """Return whether arrays of this type store a separate text or byte string for each element."""
+def _is_text_or_binary(kind: pa.DataType) -> bool:
+    """Return whether the elements of an array of this type are texts or byte strings."""
     types = pa.types
     is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     return kind in _TEXT_TYPES or is_binary or types.is_fixed_size_binary(kind)
@@ -564,7 +569,7 @@ def _count_repeated_bytes(array: pa.DictionaryArray) -> int:
     A small file can store a long text once and repeat it in very many rows. Processing all repeated texts could take
     days.
     """
-    if not _has_own_texts(array.type.value_type):
+    if not _is_text_or_binary(array.type.value_type):
         return 0
     return pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0
 
@@ -1262,13 +1267,13 @@ def _read_json(path: Path) -> Table:
         tables_of_objects = {
             name: Table(_frame_of_records(each, path), str(path)) for name, each in of_objects.items()
         }
-        if len(tables_of_objects) == len(content) > 1 and (stacked := _stacked(path, tables_of_objects)):
+        are_tables = len(of_objects) == len(content) > 1
+        if are_tables and (stacked := _stacked(path, tables_of_objects)):
             return stacked
         remaining = [*joined_records(tables).values()] if "rows" not in tables else []
         joined = remaining[0] if len(remaining) == 1 < len(tables) else []
-        # lists that all contain objects are no columns: their positions may differ
-        is_columnar = len(of_objects) < max(2, len(content))
-        if not joined and is_columnar and (columns := _columns_in(content)):
+        # the rows of tables may have different orders, so tables are not columns of one table
+        if not joined and not are_tables and (columns := _columns_in(content)):
             return Table(_frame_of_columns([*content], columns), str(path))
         if len(of_objects) > 1 and not joined and "rows" not in tables:
             what = f"it holds several lists of objects: {listed([*of_objects])}; no ids join all of them"

@@ -332,8 +332,9 @@ class ClassMerit(NamedTuple):
 def estimate_class_merit(votes: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Estimate the distribution of the apparent biases that classes have if they differ only in reliability.
 
-    If the side with the attribute is better by m log-odds, an unbiased annotator with reliability a favors this side by
-    a times m. A class c with reliability a_c therefore appears to have an additional bias:
+    Suppose that the side with the attribute is better by m log-odds. An unbiased annotator of reliability :math:`a`
+    then favors this side by :math:`a\,m` log-odds. A class c of reliability :math:`a_c` therefore appears to have an
+    additional bias:
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]

@@ -46,7 +46,7 @@ BISECTIONS = 30
 # `FAR_SHARES` are the possible shares of annotators with large deviations from the pool mean.
 # `FAR_RATIOS` are the possible ratios of the sd of large deviations to the sd of ordinary deviations.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
-# Number of EM iterations for the center of the priors.
+# Number of EM iterations that estimate the common center of the priors.
 CENTERINGS = 8
 # A prior is omitted if its posterior probability is below this value.
 UNLIKELY = 1e-3

@@ -79,9 +79,9 @@ class BiasTerm(torch.nn.Module):
     Attributes
     ----------
     parts : tuple of str
-        Parts that are used. If a part groups the annotators exactly like a coarser part, it is dropped, because theta
-        would otherwise take every step twice: with one annotator, {mean, deviation} becomes {mean}. Annotators whose
-        mask is 0 do not count.
+        Names of the parts in use. A part that groups the annotators exactly like a coarser part is dropped, because
+        theta would otherwise take every step twice: with one annotator, {mean, deviation} becomes {mean}. Annotators
+        whose mask is 0 do not count.
     mean, class_offset, deviation : Parameter or None
         One row for each class or annotator, float32, initially zero. Training does not constrain them: the deviations
         need not sum to zero.
